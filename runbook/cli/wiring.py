@@ -370,7 +370,7 @@ def answering(inventory: Inventory) -> Inventory:
 
 def contract_of(incident: Incident) -> dict[str, Any] | None:
     """The diagnosis in its published shape: of the first failure, which is what the incident is about."""
-    from runbook.diagnosis.contract import to_contract
+    from runbook.report.contract import to_contract
 
     failure = incident.original or incident.failure
     if failure is None or failure.story is None or failure.diagnosis is None:

@@ -34,12 +34,6 @@ class ParameterCount:
         layers = self.dense_layers * self.dense_layer + self.sparse_layers * (self.sparse_layer + self.experts)
         return self.embedding + layers + self.last_norm + self.output
 
-    @property
-    def largest_layer(self) -> int:
-        return max(self.dense_layer if self.dense_layers else 0,
-                   self.sparse_layer + self.experts if self.sparse_layers else 0)
-
-
 def head_size(run: TrainingRun) -> int | None:
     """Width of one attention head."""
     if run.head_size is not None:

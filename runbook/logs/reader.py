@@ -46,6 +46,8 @@ from runbook.logs.search import (
 from runbook.logs.signatures import Signatures
 from runbook.model.job import JobRecord
 from runbook.model.log import Finding, LogSource, LogStory
+from runbook.model.sentences import Sentence
+from runbook.model.sentences.of_logs import Say
 
 _LINES_IN_ALL = 400
 """Lines of steps that are read of a large set: each costs tens of microseconds, and a series needs no more."""
@@ -270,9 +272,7 @@ def with_lines(story: LogStory, sources: Sources) -> LogStory:
         return replace(one, line=known[(one.file, one.offset)]) if (one.file, one.offset) in known else one
 
     unknown = sum(1 for one in missing if (one.file, one.offset) not in known)
-    note = () if not unknown else (
-        f"The line numbers of {unknown} findings were not counted: their files are too large and were not read whole.",
-    )
+    note = (Say.LINES_NOT_COUNTED(findings=unknown),) if unknown else ()
     return replace(
         story, root_cause=counted(story.root_cause) if story.root_cause is not None else None,
         candidates=tuple(map(counted, story.candidates)), harmless=tuple(map(counted, story.harmless)),
@@ -394,12 +394,9 @@ class LogReader:
         return family_profiles([path for path, _, _ in sources], profiles, job)
 
 
-def _said(plan: TailPlan, given: Sources) -> str:
+def _said(plan: TailPlan, given: Sources) -> Sentence:
     left_out = sum(plan.starts.values())
-    return (
-        f"Of {len(plan.starts)} of {len(given.paths)} files only the beginning and the end were read "
-        f"({left_out >> 20} MiB left out), back to a completed step or a time before the first failure."
-    )
+    return Say.ENDS_OF_FILES_READ(some=len(plan.starts), files=len(given.paths), left_out_mib=left_out >> 20)
 
 
 def _started_s(job: JobRecord | None) -> float | None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from runbook.model.diagnosis import Kind, Kinds
+from runbook.model.sentences import Sentence
 from runbook.model.units import Bytes, NodeName
 
 
@@ -193,13 +194,6 @@ class Meanings:
         return next((one for one in self.frameworks if one.id == name.lower()), None)
 
 
-class LogNote(StrEnum):
-    """Notes of a story that say what its first failure says, too."""
-
-    NO_RANK = "No line says which rank failed."
-    ONLY_CONSEQUENCES = "The logs show only consequences; the rank that failed first left no line of its own."
-
-
 class DerivedSignature(StrEnum):
     """Names of findings that follow from several lines, so that no signature document holds them."""
 
@@ -364,7 +358,7 @@ class Collateral:
 
     rank: int | None
     node: NodeName | None
-    why: str
+    why: Sentence
     signature: str = ""
     signal: str = ""
     """Name of the signal that ended it ("SIGKILL"), where a line tells."""
@@ -409,7 +403,7 @@ class LogStory:
     process_ended: bool = False
     """A launcher, Slurm or the process itself says that one ended, other than well."""
     sources: tuple[LogSource, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Sentence, ...] = ()
 
     @property
     def ended_first(self) -> Finding | None:

@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
 from typing import TYPE_CHECKING
 
 from runbook.model.diagnosis import Died, Remedy
@@ -32,7 +31,7 @@ from runbook.report.summary import IncidentSummary
 from runbook.report.vocabulary.clean import clean_line, shorten
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+    pass
 
 
 # An incident as a witness for the next one like it: derived from the stored incident, so it can be made again.
@@ -146,14 +145,6 @@ def _digest(*parts: str) -> str:
 
 def _short(text: str, limit: int) -> str:
     return shorten(clean_line(text), limit)
-
-
-@cache
-def remembered_adapter() -> TypeAdapter[Remembered]:
-    """JSON for one witness."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Remembered)
 
 
 # Which node sees more memory failures than its peers, judged by what the incidents themselves can tell.

@@ -14,6 +14,7 @@ from runbook.model.diagnosis import Died
 from runbook.model.incident import GUESSES, Incident, IncidentState
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Collateral, Finding, LogStory
+from runbook.model.sentences.of_logs import Say
 from runbook.model.units import Unknown, UserName, name_within, sentence
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.job_logs import after_mark, silent_s
@@ -136,10 +137,7 @@ def on_own_nodes(story: LogStory, job: JobRecord) -> LogStory:
     own = job.own_node(cause.node)
     if own is not None:
         return replace(story, root_cause=replace(cause, node=own))
-    note = (
-        f"The log places the first failure on {cause.node[:80]!r}, which is no node of job {job.id}; that is not "
-        "believed, and the failing rank's node counts as not known."
-    )
+    note = Say.PLACED_ON_NO_NODE_OF_THE_JOB(node=cause.node[:80], job=job.id)
     return replace(story, root_cause=replace(cause, node=None, node_device=None), notes=(*story.notes, note))
 
 

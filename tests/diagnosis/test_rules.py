@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from runbook.diagnosis import LOCAL_PROCESSES, diagnose
 from runbook.diagnosis.case import allocator_settings, figures_of, print_error
-from runbook.diagnosis.contract import to_contract
 from runbook.model.diagnosis import Diagnosis
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, ProcessUse, Progress
 from runbook.model.node import GpuFacts, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, Reach
 from runbook.model.units import GIB, MIB, Bytes, JobId, NodeName, UserName
+from runbook.report.contract import to_contract
 from tests.kinds import MEANINGS, Kind
 
 sizes = st.integers(0, 200 * GIB).map(Bytes)

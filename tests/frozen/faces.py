@@ -24,7 +24,6 @@ from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.store import IncidentStore
 from runbook.adapters.store.read_model import ReadModel
 from runbook.cli.main import main
-from runbook.diagnosis.contract import story_to_contract, to_contract
 from runbook.diagnosis.nodes import NodePolicy, judge_node, judge_node_alone
 from runbook.flow import load_flow
 from runbook.kinds import load_kinds
@@ -39,6 +38,7 @@ from runbook.model.units import IncidentId, JobId, NodeName, Unknown, UserName
 from runbook.node import read_left_document
 from runbook.remedy import find_restarters, resume_edits, resume_findings
 from runbook.remedy.loading import compiled_levers
+from runbook.report.contract import story_to_contract, to_contract
 from runbook.report.json_documents import dump_node_check as dump_check
 from runbook.report.text.diagnosis_text import render_diagnosis
 from runbook.report.text.incident_text import one_line

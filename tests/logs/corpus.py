@@ -24,6 +24,7 @@ from runbook.model.job import JobClass, JobRecord, JobState, StepRecord
 from runbook.model.log import LogStory, Phase
 from runbook.model.node import GpuProcess, NodeJudgement, NodeVerdict
 from runbook.model.units import Bytes, JobId, NodeName, UserName
+from runbook.report.vocabulary.sentences import in_words
 from tests.kinds import MEANINGS, Kind
 
 HERE = Path(__file__).parent
@@ -252,7 +253,7 @@ def wrong(case: Case, result: Told) -> list[str]:
         check("harmless", expect.harmless, tuple(one.signature for one in story.harmless))
     for name, words, sentences in (
         ("reasons", expect.reasons_say, best.reasons), ("against", expect.against_says, best.against),
-        ("missing", expect.missing_says, best.missing), ("notes", expect.notes_say, story.notes),
+        ("missing", expect.missing_says, best.missing), ("notes", expect.notes_say, tuple(map(in_words, story.notes))),
     ):
         found += [f"{name}: {one!r} is not in {list(sentences)}" for one in words
                   if not any(one in sentence for sentence in sentences)]

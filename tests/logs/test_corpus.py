@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from runbook.diagnosis.contract import to_contract
+from runbook.report.contract import to_contract
 from tests.kinds import Kind
 from tests.logs import corpus
 from tests.logs.corpus import NOT_MEMORY, UNSET, Case, Told

@@ -6,6 +6,7 @@ import pytest
 
 from runbook.diagnosis import diagnose
 from runbook.logs.lines import FileProfile, learn_prefixes, parse_line
+from runbook.report.vocabulary.sentences import in_words
 from tests.kinds import MEANINGS, Kind
 from tests.logs.launcher_logs import FAILURE, OOM, STACK, chatter, prefixed, root, story
 
@@ -104,6 +105,6 @@ def test_the_kernels_report_of_a_process_that_no_line_places_is_said_to_name_it(
         "Mar 01 10:00:00 gpu-22 kernel: Out of memory: Killed process 41877 (python) total-vm:9kB, anon-rss:9kB, "
         "file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:9kB oom_score_adj:0"
     )
-    notes = " ".join(story(("journal.txt", f"{line}\n")).notes)
+    notes = " ".join(map(in_words, story(("journal.txt", f"{line}\n")).notes))
     assert "names process 41877" in notes
     assert "names no process" not in notes

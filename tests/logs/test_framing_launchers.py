@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from runbook.report.vocabulary.sentences import in_words
 from tests.logs.launcher_logs import FAILURE, OOM, STACK, chatter, job, prefixed, root, story
 
 ESC = "\x1b"
@@ -166,7 +167,7 @@ def test_lines_that_ray_folded_are_counted_and_said() -> None:
     told = story(("driver.log", text))
     assert told.root_cause is not None
     assert told.root_cause.pid == 123
-    assert any("folded" in note for note in told.notes)
+    assert any("folded" in in_words(note) for note in told.notes)
 
 
 HOSTS = {

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from runbook.logs.lines import PrefixProfile, learn_prefixes, parse_line, parse_lines, read_time
+from runbook.report.vocabulary.sentences import in_words
 from tests.logs.launcher_logs import FAILURE, OOM, PLAIN, STACK, chatter, job, prefixed, root, story
 
 BAR = " 12%|█▏        | 12/100 [00:10<01:10,  1.25it/s]"
@@ -67,7 +68,7 @@ def test_an_exceptions_name_broken_in_two_is_put_together() -> None:
     told = story(("train.out", text))
     assert told.root_cause is not None
     assert (told.root_cause.signature, told.root_cause.rank) == ("PT-CUDA-07", 3)
-    assert any("into each other" in note for note in told.notes)
+    assert any("into each other" in in_words(note) for note in told.notes)
 
 
 def test_a_progress_line_inside_a_message_does_not_hide_it() -> None:
@@ -90,7 +91,7 @@ def test_a_mixed_line_names_nobody_and_says_why() -> None:
     told = story(("train.out", text))
     assert told.root_cause is not None
     assert told.root_cause.rank is None
-    assert any("not certain" in note for note in told.notes)
+    assert any("not certain" in in_words(note) for note in told.notes)
 
 
 def test_a_quoted_prefix_does_not_break_a_line() -> None:

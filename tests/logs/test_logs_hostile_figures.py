@@ -9,13 +9,13 @@ import time
 import pytest
 
 from runbook.diagnosis import diagnose
-from runbook.diagnosis.contract import story_to_contract, to_contract
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
 from runbook.logs.signatures import load_signatures
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import LogStory
 from runbook.model.units import JobId, NodeName, UserName
+from runbook.report.contract import story_to_contract, to_contract
 from runbook.report.text.diagnosis_text import render_diagnosis
 from tests.kinds import MEANINGS
 

@@ -8,11 +8,11 @@ import json
 import pytest
 
 from runbook.diagnosis import diagnose
-from runbook.diagnosis.contract import to_contract
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
 from runbook.logs.signatures import load_signatures
 from runbook.masking import masked
+from runbook.report.contract import to_contract
 from runbook.report.text.diagnosis_text import render_diagnosis
 from tests.kinds import MEANINGS
 

@@ -8,12 +8,12 @@ import io
 import pytest
 
 from runbook.diagnosis import diagnose
-from runbook.diagnosis.contract import to_contract
 from runbook.locations import data_folder
 from runbook.logs.reader import LogReader
 from runbook.logs.signatures import load_signatures
 from runbook.model.diagnosis import Hypothesis
 from runbook.model.log import LogStory
+from runbook.report.contract import to_contract
 
 SIGNATURES = load_signatures(data_folder("playbooks") / "oom" / "signatures")
 READER = LogReader(SIGNATURES)

@@ -203,8 +203,12 @@ def _story(finding: Finding | None, **changes: object) -> LogStory:
     story = LogStory(
         root_cause=finding,
         collateral=(
-            Collateral(0, NodeName("gpu-20"), "NCCL watchdog timed out waiting for rank 19", "nccl_watchdog"),
-            Collateral(7, NodeName("gpu-20"), "ended by torchrun after rank 19 failed", "torchelastic_sigterm"),
+            Collateral(
+                0, NodeName("gpu-20"), as_written("NCCL watchdog timed out waiting for rank 19"), "nccl_watchdog"
+            ),
+            Collateral(
+                7, NodeName("gpu-20"), as_written("ended by torchrun after rank 19 failed"), "torchelastic_sigterm"
+            ),
         ),
         progress=Progress(
             last_step=1199, total_steps=20_000, first_step=0, step_duration_s=21.4, saved_steps=(500, 1000)
@@ -679,7 +683,7 @@ def co_tenant() -> Incident:
         state=IncidentState.ESCALATED,
         failure=Failure(
             JOB,
-            _story(finding, notes=("The job ran on the simulator's GPUs.",)),
+            _story(finding, notes=(as_written("The job ran on the simulator's GPUs."),)),
             (_node(simulated=True, gpus=(*(_gpu(i) for i in range(3)), _gpu(3, processes=(tenant, ghost)),
                                          _gpu(4, processes=Unknown("nvidia-smi timed out after 5 s")))),),
             (
@@ -774,9 +778,9 @@ def hostile() -> Incident:
         job,
         _story(
             finding,
-            collateral=tuple(Collateral(rank, NodeName(HOSTILE), HOSTILE) for rank in range(1_024)),
+            collateral=tuple(Collateral(rank, NodeName(HOSTILE), as_written(HOSTILE)) for rank in range(1_024)),
             sources=tuple(LogSource(HOSTILE, 1, 1, HOSTILE) for _ in range(1_024)),
-            notes=(HOSTILE,) * 1_000,
+            notes=(as_written(HOSTILE),) * 1_000,
         ),
         (facts,) * 8,
         (judgement,) * 8,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from runbook.adapters.log_files import THREADS, LogFile, find_logs, on_threads, open_logs, total_bytes
 from runbook.cli.say import clean_console, echo
 from runbook.diagnosis import diagnose as judge
-from runbook.diagnosis.contract import story_to_contract, to_contract
 from runbook.errors import BadInput, Interrupted, Unavailable
 from runbook.kinds import load_kinds
 from runbook.locations import playbook_folder
@@ -25,7 +24,9 @@ from runbook.logs.signatures import MEMORY_FIELDS, Signature, Signatures, load_s
 from runbook.model.diagnosis import Diagnosis, Died
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import DerivedSignature, Finding, LogSource, LogStory
+from runbook.model.sentences import as_written
 from runbook.model.units import JobId, NodeName, UserName, size
+from runbook.report.contract import story_to_contract, to_contract
 from runbook.report.text import paragraph
 from runbook.report.text.diagnosis_text import WIDTH, render_diagnosis
 from runbook.report.vocabulary.clean import clean_line, shorten
@@ -275,7 +276,7 @@ def read_logs(
     if not note:
         return story
     refused = tuple(LogSource(one.path, one.size_bytes, 0, f"not read: {one.refused}") for one in files if one.refused)
-    return replace(story, notes=(note, *story.notes), sources=(*refused, *story.sources))
+    return replace(story, notes=(as_written(note), *story.notes), sources=(*refused, *story.sources))
 
 
 def refused_note(files: Sequence[LogFile]) -> str:

@@ -15,6 +15,8 @@ from statistics import median
 from runbook.logs.collect import TEARDOWN_CODES, UNKNOWN_SKEW_S, Clocks, LogMatch, RankLocations, Speaker
 from runbook.logs.signatures import AT_START
 from runbook.model.log import Event
+from runbook.model.sentences import NOTHING, Sentence
+from runbook.model.sentences.of_logs import Say
 from runbook.model.units import NodeName
 
 _POLL_S = 1.0
@@ -42,7 +44,7 @@ class Skew:
     """What is known of the nodes' clocks."""
 
     offsets: dict[NodeName, Offset]
-    by: str = ""
+    by: Sentence = NOTHING
     """What the estimate rests on, in words."""
 
     def offset(self, node: NodeName | None) -> float:
@@ -63,7 +65,7 @@ def skew(clocks: Clocks, seen: Sequence[LogMatch], where: RankLocations) -> Skew
     steps = [_by_node(mark, where) for mark in clocks.marks.values()]
     offsets = _offsets(steps, _SMALLEST_SPREAD_S)
     if offsets:
-        return Skew(offsets, "steps that both stamped")
+        return Skew(offsets, Say.BY_STEPS_BOTH_STAMPED())
     timeouts: dict[int, dict[Speaker, float]] = {}
     for one in seen:
         sequence = one.match.integer("sequence")
@@ -71,7 +73,7 @@ def skew(clocks: Clocks, seen: Sequence[LogMatch], where: RankLocations) -> Skew
             speaker = (one.file, where.rank(one), one.log_line.node)
             timeouts.setdefault(sequence, {}).setdefault(speaker, one.time_s)
     offsets = _offsets([_by_node(mark, where) for mark in timeouts.values()], _TIMEOUT_SPREAD_S)
-    return Skew(offsets, "watchdog timeouts of the same collective")
+    return Skew(offsets, Say.BY_WATCHDOG_TIMEOUTS())
 
 
 def _by_node(mark: dict[Speaker, float], where: RankLocations) -> dict[NodeName, float]:
@@ -119,7 +121,7 @@ class Ordered:
 
     failures: tuple[LogMatch, ...]
     tied: int = 0
-    notes: tuple[str, ...] = ()
+    notes: tuple[Sentence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,22 +192,22 @@ class Orderer:
             return sorted(found, key=lambda one: (self.stamp(one) or 0.0, one.offset))
         return sorted(found, key=lambda one: one.offset)
 
-    def _chosen(self, undecided: Sequence[LogMatch], pivot: LogMatch) -> tuple[LogMatch, str]:
+    def _chosen(self, undecided: Sequence[LogMatch], pivot: LogMatch) -> tuple[LogMatch, Sentence]:
         """Of those that could be first, the one whose process ended by itself by torchrun's tables; else by place."""
         if len(undecided) == 1:
-            return pivot, ""
+            return pivot, NOTHING
         own = [one for one in undecided if self._ended_by_itself(one)]
         if own and len(own) < len(undecided):
             chosen = min(own, key=lambda one: (one.file, one.offset))
-            return chosen, "torchrun's tables say that it ended by itself while the others were ended by signals"
+            return chosen, Say.ENDED_BY_ITSELF_BY_TABLES()
         chosen = min(undecided, key=lambda one: (one.file, one.offset))
-        return chosen, f"{self.paths[chosen.file]} was read first"
+        return chosen, Say.WAS_READ_FIRST(path=self.paths[chosen.file])
 
     def _ended_by_itself(self, seen: LogMatch) -> bool:
         row = self.where.row(self.where.rank(seen))
         return row is not None and row.exit_code not in TEARDOWN_CODES
 
-    def _line_notes(self, found: Sequence[LogMatch]) -> tuple[str, ...]:
+    def _line_notes(self, found: Sequence[LogMatch]) -> tuple[Sentence, ...]:
         first, name = self._moment(found[0]), self.paths[found[0].file]
         tied = [
             one for one in found[1:]
@@ -213,13 +215,12 @@ class Orderer:
         ]
         if any(other.offset < found[0].offset for other in found):
             return (self._time_note(found[0], found),)
-        told = f"{self._count(found)} report a failure; {self.who(found[0])} is named because its line comes first " \
-               f"in {name}."
+        told = Say.FIRST_BY_LINE(count=self._count(found), who=self.who(found[0]), name=name)
         if not tied:
             return (told,)
-        return (told, f"A tie by the clock: {self._names(tied)} failed within the same second.")
+        return (told, Say.TIE_BY_CLOCK(names=self._names(tied)))
 
-    def _contradiction(self, found: Sequence[LogMatch]) -> tuple[str, ...]:
+    def _contradiction(self, found: Sequence[LogMatch]) -> tuple[Sentence, ...]:
         """A later line of the same file with a clearly earlier stamp: clocks or buffers, and a person should know."""
         first = self.stamp(found[0])
         if first is None:
@@ -228,34 +229,25 @@ class Orderer:
         for other in found[1:]:
             if self.stamp(other) is not None and self._before(self._moment(other), own):
                 gap = own.earliest - self._moment(other).latest
-                return (
-                    f"The stamp of {self.who(other)} is {gap:.1f} s earlier although its line comes later: their "
-                    f"clocks differ or their output was buffered, so this order is not certain.",
-                )
+                return (Say.STAMP_EARLIER_LINE_LATER(who=self.who(other), gap=gap),)
         return ()
 
-    def _time_note(self, chosen: LogMatch, firsts: Sequence[LogMatch]) -> str:
-        return f"{self._count(firsts)} report a failure; {self.who(chosen)} did so first by its time stamp."
+    def _time_note(self, chosen: LogMatch, firsts: Sequence[LogMatch]) -> Sentence:
+        return Say.FIRST_BY_STAMP(count=self._count(firsts), who=self.who(chosen))
 
     def _tie_note(
-        self, chosen: LogMatch, tied: Sequence[LogMatch], moments: dict[int, Moment], why: str, count: int
-    ) -> str:
+        self, chosen: LogMatch, tied: Sequence[LogMatch], moments: dict[int, Moment], why: Sentence, count: int
+    ) -> Sentence:
         first = moments[id(chosen)]
         named = self._names(tied)
         if all(math.isfinite(moments[id(one)].latest) and math.isfinite(moments[id(one)].earliest)
                for one in (chosen, *tied)):
             apart = max(abs(moments[id(one)].earliest - first.earliest) for one in tied)
-            within = "the same second" if apart <= 1.0 else f"{apart:.0f} s"
-            return (
-                f"A tie: {named} failed within {within} of {self.who(chosen)}, which is named because {why}; the "
-                f"stamps and the clocks of several nodes do not order them further."
-            )
-        return (
-            f"A tie: {count} processes report a failure in different files, and without time stamps on all of them "
-            f"which was first is not known ({self.who(chosen)} or {named}); {self.who(chosen)} is named because {why}."
-        )
+            within = Say.SAME_SECOND() if apart <= 1.0 else Say.SECONDS(apart=apart)
+            return Say.TIE_OF_STAMPS(named=named, within=within, who=self.who(chosen), why=why)
+        return Say.TIE_WITHOUT_STAMPS(count=count, who=self.who(chosen), named=named, why=why)
 
-    def _skew_note(self, chosen: LogMatch, others: Sequence[LogMatch]) -> tuple[str, ...]:
+    def _skew_note(self, chosen: LogMatch, others: Sequence[LogMatch]) -> tuple[Sentence, ...]:
         """What is known of the clocks, where two nodes' stamps were compared."""
         here = self._moment(chosen).node
         for other in others:
@@ -264,21 +256,22 @@ class Orderer:
                 continue
             first, second = self.skew.offsets.get(here), self.skew.offsets.get(there)
             if first is None or second is None:
-                return (f"How far the clocks of {here} and {there} are apart is not known; a second is allowed for.",)
+                return (Say.CLOCKS_NOT_KNOWN(here=here, there=there),)
             gap = second.seconds - first.seconds
             marks = min(first.marks, second.marks)
             return (
-                f"The clock of {there} is {abs(gap):.1f} s {'ahead of' if gap >= 0 else 'behind'} that of {here}, "
-                f"within {max(first.spread_s, second.spread_s):.1f} s, by {marks} {self.skew.by}; stamps are compared "
-                f"with that taken off.",
+                Say.CLOCKS_APART(
+                    there=there, gap=abs(gap), side="ahead of" if gap >= 0 else "behind", here=here,
+                    spread_s=max(first.spread_s, second.spread_s), marks=marks, by=self.skew.by,
+                ),
             )
         return ()
 
-    def who(self, seen: LogMatch) -> str:
+    def who(self, seen: LogMatch) -> Sentence:
         rank = self.where.rank(seen)
         if rank is None and (seen.match.signature.stands == AT_START):
-            return f"the line of {seen.match.signature.id}, which names no rank,"
-        return f"rank {rank}" if rank is not None else "a process without rank"
+            return Say.LINE_WITHOUT_RANK(id=seen.match.signature.id)
+        return Say.RANK(rank=rank) if rank is not None else Say.PROCESS_WITHOUT_RANK()
 
     def _names(self, seen: Sequence[LogMatch]) -> str:
         ranks = sorted({rank for rank in map(self.where.rank, seen) if rank is not None})

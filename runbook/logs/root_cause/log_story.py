@@ -26,13 +26,14 @@ from runbook.model.log import (
     Collateral,
     Event,
     Finding,
-    LogNote,
     LogSource,
     LogStory,
     MemoryFields,
     Phase,
     ProcessUse,
 )
+from runbook.model.sentences import NOTHING, Plain, Sentence, as_written
+from runbook.model.sentences.of_logs import Say
 from runbook.model.units import Bytes, NodeName
 
 _ENDS = frozenset({
@@ -85,7 +86,7 @@ def collateral(
         if own is None and root is not None and row.exit_code not in TEARDOWN_CODES:
             continue  # one of these is the failure itself, and the log does not say which
         if row.rank != own and row.rank not in taken and row.rank not in found:
-            why = f"ended with {_code(row.exit_code)}"
+            why = Say.ENDED_WITH(code=_code(row.exit_code))
             found[row.rank] = Collateral(row.rank, row.node, why, row.signature, _SIGNALS.get(row.exit_code, ""))
     if own is None and root is not None:
         # A launcher's agent names whom it saw dead, and one of these is the failure itself.
@@ -93,14 +94,14 @@ def collateral(
     return (*(found[rank] for rank in sorted(found)), *unnamed.values())
 
 
-def _why(seen: LogMatch) -> str:
+def _why(seen: LogMatch) -> Sentence:
     code, signal = seen.match.integer("exit_code"), seen.match.text("signal")
     if code is not None:
-        return f"ended with {_code(code)}"
+        return Say.ENDED_WITH(code=_code(code))
     if signal is not None:
-        return f"ended by a signal ({signal.lower()})"
+        return Say.ENDED_BY_SIGNAL(signal=signal.lower())
     signature = seen.match.signature
-    return signature.of_a_rank or signature.title[:1].lower() + signature.title[1:]
+    return as_written(signature.of_a_rank or signature.title[:1].lower() + signature.title[1:])
 
 
 def _signal(seen: LogMatch) -> str:
@@ -108,11 +109,10 @@ def _signal(seen: LogMatch) -> str:
     return _SIGNALS.get(seen.match.integer("exit_code") or 0) or _SIGNALS_SAID.get(said, said)
 
 
-def _code(code: int) -> str:
-    return f"exit code {code} ({_SIGNALS[code]})" if code in _SIGNALS else f"exit code {code}"
+def _code(code: int) -> Sentence:
+    return Say.EXIT_CODE_OF_SIGNAL(code=code, signal=_SIGNALS[code]) if code in _SIGNALS else Say.EXIT_CODE(code=code)
 
 
-_ONE_NODE = "Rank {rank} is the local rank that a line names: no second node shows in the logs."
 _PINNED = "pinned"
 """The detail of a refusal whose traceback pins host memory."""
 _TENANT_BYTES = 4 << 30
@@ -134,21 +134,18 @@ def story_of(collection: Collection, sources: Sequence[LogSource], job: JobRecor
         root, note = _name_rank(root, choice, evidence)
         notes += [note] if note else []
     if root is not None and root.node is not None and root.rank in where.inferred:
-        notes.append(
-            f"The node of rank {root.rank} ({root.node}) is inferred from a block distribution of "
-            f"{where.world_size} ranks over the job's nodes; no line of the log says it."
-        )
+        notes.append(Say.NODE_FROM_BLOCK_DISTRIBUTION(rank=root.rank, node=root.node, world_size=where.world_size))
     if root is not None and choice.root is not None and where.inferred_by_device(choice.root):
-        notes.append(f"Rank {root.rank} is inferred from GPU {root.device} and torchrun's table, not from its line.")
+        notes.append(Say.RANK_FROM_GPU(rank=root.rank, device=root.device))
     if root is not None and choice.root is not None and where.assumed_one_node(choice.root):
-        notes.append(_ONE_NODE.format(rank=root.rank))
+        notes.append(Say.RANK_IS_LOCAL_RANK(rank=root.rank))
     if root is not None and choice.root is not None and not root.fields.other_processes:
         listed = _listed(choice.root, root, evidence)
         root = replace(root, fields=replace(root.fields, other_processes=listed)) if listed else root
     if root is not None:
         root = replace(root, fields=_with_rooms(root, collection))
     notes += _notes(collection, root, where)
-    notes += [choice.root.log_line.doubt] if choice.root is not None and choice.root.log_line.doubt else []
+    notes += [as_written(choice.root.log_line.doubt)] if choice.root is not None and choice.root.log_line.doubt else []
     if root is not None and root.phase is Phase.UNKNOWN:
         copy = _copy_with_phase(choice.root, root.rank, seen, where)
         if copy is not None:
@@ -307,7 +304,7 @@ def _with_rooms(root: Finding, collection: Collection) -> MemoryFields:
 
 def _name_rank(
     root: Finding, choice: RootCause, evidence: LogEvidence
-) -> tuple[Finding, str]:
+) -> tuple[Finding, Sentence]:
     """A rank for a failure whose own line names none: torchrun's table, else the task that srun saw exit first, else
     the only rank that is named at all. For a report of the OOM killer, the rank that died by SIGKILL."""
     where, every = evidence.where, evidence.matches
@@ -323,15 +320,14 @@ def _name_rank(
             root, rank=row.rank, local_rank=row.local_rank, node=root.node or row.node, pid=row.pid,
             time_s=root.time_s if root.time_s is not None else row.time_s,
         )
-        return named, f"The failing line names no rank; rank {row.rank} is from torchrun's table of failures."
+        return named, Say.RANK_FROM_TORCHRUN(rank=row.rank)
     if where.tasks_are_ranks:
         for one in every:
             tasks = one.match.numbers("tasks")
             if len(tasks) == 1 and Event.TASK_END in one.reports:
                 rank = tasks[0]
                 return (
-                    replace(root, rank=rank, node=root.node or where.nodes.get(rank)),
-                    f"The failing line names no rank; task {rank} is the first that srun reports as ended.",
+                    replace(root, rank=rank, node=root.node or where.nodes.get(rank)), Say.RANK_FROM_SRUN(rank=rank)
                 )
     ended = {where.rank(one): one for one in reversed(every) if _ended_by_itself(one)}
     ranked = [rank for rank in ended if rank is not None]
@@ -339,17 +335,18 @@ def _name_rank(
         alone = ranked[0]
         return (
             replace(root, rank=alone, node=root.node or _node(ended[alone], alone, where)),
-            f"The failing line names no rank; rank {alone} alone is reported to have ended with an error."
-            + (f" {_ONE_NODE.format(rank=alone)}" if where.assumed_one_node(ended[alone]) else ""),
+            Plain.SENTENCES(parts=(
+                Say.RANK_ALONE_ENDED_WITH_ERROR(rank=alone),
+                Say.RANK_IS_LOCAL_RANK(rank=alone) if where.assumed_one_node(ended[alone]) else NOTHING,
+            )),
         )
     if where.world_size == 1:
-        return replace(root, rank=0, node=root.node or where.nodes.get(0)), ""
+        return replace(root, rank=0, node=root.node or where.nodes.get(0)), NOTHING
     only = _only_rank(choice.root, evidence)
     if only is not None:
-        return replace(root, rank=only, node=root.node or where.nodes.get(only)), (
-            f"The failing line names no rank; rank {only} is the only one that these lines name."
-        )
-    return root, LogNote.NO_RANK.value
+        named = replace(root, rank=only, node=root.node or where.nodes.get(only))
+        return named, Say.RANK_ALONE_IS_NAMED(rank=only)
+    return root, Say.NO_RANK()
 
 
 def _only_rank(failed: LogMatch | None, evidence: LogEvidence) -> int | None:
@@ -389,25 +386,25 @@ def _ended_by_itself(one: LogMatch) -> bool:
     )
 
 
-def _notes(collection: Collection, root: Finding | None, where: RankLocations) -> list[str]:
-    notes = []
+def _notes(collection: Collection, root: Finding | None, where: RankLocations) -> list[Sentence]:
+    notes: list[Sentence] = []
     if collection.cut_lines:
-        notes.append("A message was cut by the launcher's label and put together again.")
+        notes.append(Say.MESSAGE_PUT_TOGETHER())
     if root is not None:
         for process in root.fields.other_processes:
             rank = where.ranks_of_pids.get(process.pid)
             if rank is not None:
-                notes.append(f"Process {process.pid} of the message is rank {rank} of this job.")
+                notes.append(Say.PROCESS_IS_RANK(pid=process.pid, rank=rank))
         if root.time_s is not None:
-            notes.append("Stamps without a time zone were read as UTC.")
-    notes += collection.tables.notes
+            notes.append(Say.STAMPS_READ_AS_UTC())
+    notes += map(as_written, collection.tables.notes)
     spam = {
         identity: sum(kept.count for (name, _, _), kept in collection.kept.items() if name == identity)
         + collection.like_others.get(identity, 0)
         for identity in {name for name, _, _ in collection.kept}
     }
     often = sorted((identity, count) for identity, count in spam.items() if count > 1000)
-    notes += [f"{identity} stands {count} times in the logs." for identity, count in often]
+    notes += [Say.STANDS_OFTEN(identity=identity, count=count) for identity, count in often]
     return notes
 
 

@@ -15,6 +15,8 @@ from runbook.logs.signatures import ABSURD_BYTES, AT_START, CONSEQUENCE, HARMLES
 from runbook.model.diagnosis import Detail
 from runbook.model.job import JobClass
 from runbook.model.log import Event, MemoryFields, Phase
+from runbook.model.sentences import NOTHING, Sentence
+from runbook.model.sentences.of_logs import Say
 
 _EVERYDAY = re.compile(
     r"^(?:[\w.]{0,80}\.)?(?:KeyError|AttributeError|StopIteration|Empty|ImportError|ModuleNotFoundError"
@@ -34,7 +36,7 @@ class SecondaryFailures:
     kept: tuple[LogMatch, ...]
     dropped: tuple[LogMatch, ...] = ()
     causes: tuple[LogMatch, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Sentence, ...] = ()
 
 
 def secondary_failures(
@@ -43,7 +45,7 @@ def secondary_failures(
     """Take out what another failure brought about. Both are in the order of files and places."""
     dropped: dict[int, LogMatch] = {}
     causes: list[LogMatch] = []
-    notes: list[str] = []
+    notes: list[Sentence] = []
     for one, cause in _chains(failures, seen):
         everyday = _EVERYDAY.match(cause.match.text("detail") or "") and one.phase is not Phase.CHECKPOINT
         if _INTERRUPTING.search(one.log_line.text):
@@ -59,8 +61,7 @@ def secondary_failures(
             causes.append(cause)
         dropped[id(one)] = one
         notes.append(
-            f"{_who(one, where)}'s {one.match.signature.id} was raised while it handled "
-            f"{_said(cause)}, which is the cause."
+            Say.RAISED_WHILE_HANDLING_CAUSE(who=_who(one, where), id=one.match.signature.id, said=_said(cause))
         )
     for one, word in [*_after_collective(failures, seen, where), *_in_teardown(failures, seen, where)]:
         if id(one) not in dropped:
@@ -90,7 +91,7 @@ def _chains(failures: Sequence[LogMatch], seen: Sequence[LogMatch]) -> list[tupl
 
 def _after_collective(
     failures: Sequence[LogMatch], seen: Sequence[LogMatch], where: RankLocations
-) -> list[tuple[LogMatch, str]]:
+) -> list[tuple[LogMatch, Sentence]]:
     """Sizes that are garbage behind a failed collective (NCCL-08), aborts behind a lost peer, and shortages of a rank
     that had itself waited in a collective until the timeout: that rank was alive and waiting, so the one it waited for
     matters."""
@@ -111,15 +112,14 @@ def _after_collective(
     for one in failures:
         rank = where.rank(one)
         if garbage(one) and by_file.get(one.file, one.offset) < one.offset:
-            found.append((one, "The absurd size stands behind a failed collective and follows from it (NCCL-08)."))
+            found.append((one, Say.ABSURD_SIZE_AFTER_COLLECTIVE()))
         elif Event.ABORT in one.reports and lost.get((one.file, one.attempt), one.offset) < one.offset:
-            found.append((one, "A process aborted after it, or another one here, had lost a peer; that came first."))
+            found.append((one, Say.ABORTED_AFTER_LOST_PEER()))
         elif (
             rank is not None and one.means.entry.by_figures
             and by_rank.get((one.file, one.attempt, rank), one.offset) < one.offset
         ):
-            found.append((one, f"{_who(one, where)} ran out of memory only after its own collective had timed out, so "
-                               f"it was waiting for another rank."))
+            found.append((one, Say.RAN_OUT_AFTER_ITS_TIMEOUT(who=_who(one, where))))
     return found
 
 
@@ -130,7 +130,7 @@ def garbage(seen: LogMatch) -> bool:
 
 def _in_teardown(
     failures: Sequence[LogMatch], seen: Sequence[LogMatch], where: RankLocations
-) -> list[tuple[LogMatch, str]]:
+) -> list[tuple[LogMatch, Sentence]]:
     """Failures of ranks that a launcher ended, printed behind the report of another rank's own death."""
     hurt = {where.rank(one) for one in seen if one.hears_of_others}
     deaths: dict[tuple[int, int], tuple[int, int]] = {}
@@ -146,8 +146,7 @@ def _in_teardown(
         offset, dead = deaths.get((one.file, one.attempt), (one.offset, -1))
         rank = where.rank(one)
         if offset < one.offset and rank is not None and rank != dead and rank in ended:
-            found.append((one, f"{_who(one, where)} failed after rank {dead} had ended, while the launcher took it "
-                               f"down; it is not the first."))
+            found.append((one, Say.FAILED_IN_TEARDOWN(who=_who(one, where), dead=dead)))
     return found
 
 
@@ -320,44 +319,41 @@ def _process(seen: LogMatch) -> tuple[object, ...]:
     return (seen.file, seen.attempt, seen.log_line.speaker, seen.log_line.rank, seen.log_line.pid)
 
 
-def died_with(handled_ones: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], str]:
+def died_with(handled_ones: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], Sentence]:
     """Of failures that look handled, those that ended the job after all, and why; asked where nothing else explains it.
 
     A process that buffers its output prints steps behind a traceback that came later; and a program may quote the
     failure in a warning and exit."""
     if not ended_badly(evidence):
-        return [], ""
+        return [], NOTHING
     buffered = [
         one for one in handled_ones
         if one.raised and not one.quoted and not one.remark and not killed_later(one, evidence)
         and not stamped_on(one, evidence) and not started_again(one, evidence)
     ]
     if buffered:
-        return buffered, (
-            "Steps stand behind the failure in the log, as they do when a process buffers its output; the job ended "
-            "badly and nothing else explains it, so the failure counts."
-        )
+        return buffered, Say.STEPS_BEHIND_BY_BUFFER()
     quoted = [
         one for one in handled_ones
         if ((said_mildly(one) and not one.remark) or one.quoted) and confirmed(one, evidence)
         and not evidence.steps_behind(one)
     ]
     if quoted:
-        return quoted, "The failure is only quoted in a warning, but its process ended with an error code after it."
-    return [], ""
+        return quoted, Say.QUOTED_AND_PROCESS_FAILED()
+    return [], NOTHING
 
 
-def perhaps_quoted(handled_ones: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], str]:
+def perhaps_quoted(handled_ones: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], Sentence]:
     """Words inside a sentence that may quote them, as all that explains why a job ended; never of one that runs."""
     job = evidence.job
     if job is not None and job.state.job_class not in (JobClass.FAILED, JobClass.UNKNOWN):
-        return [], ""
+        return [], NOTHING
     found = [
         one for one in handled_ones
         if one.quoted and not one.remark and one.attempt == evidence.last_attempt
         and not evidence.steps_behind(one)
     ]
-    return found, "The only words on a failure stand inside a sentence, which may quote them." if found else ""
+    return found, Say.ONLY_WORDS_MAY_BE_QUOTED() if found else NOTHING
 
 
 def confirmed(one: LogMatch, evidence: LogEvidence) -> bool:

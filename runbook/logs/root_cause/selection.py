@@ -13,7 +13,9 @@ from runbook.logs.root_cause.suspects import Kill, Suspect
 from runbook.logs.signatures import ABSURD_BYTES, CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail, Died, Kind, LogReading
 from runbook.model.job import JobRecord
-from runbook.model.log import Event, LogNote
+from runbook.model.log import Event
+from runbook.model.sentences import NOTHING, Sentence
+from runbook.model.sentences.of_logs import Say
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class RootCause:
     fallout: tuple[LogMatch, ...] = ()
     """Failures that others brought about; candidates where nothing better is known."""
     handled: tuple[LogMatch, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Sentence, ...] = ()
     kills: tuple[Kill, ...] = ()
     suspects: tuple[Suspect, ...] = ()
     """Where no line tells the first failure: ranks to look at."""
@@ -65,8 +67,8 @@ def select_root_cause(evidence: LogEvidence) -> RootCause:
     pool, helpers, helped = _without_helpers(pool, weak, kills, evidence.where)
     notes += helped
     if not pool and (by_accounting := _killed_for_memory(kills, evidence.job)) is not None:
-        notes.append("Slurm's accounting says OUT_OF_MEMORY, so the kernel ended the process that died by SIGKILL.")
-        pool, note = [by_accounting], ""
+        notes.append(Say.ACCOUNTING_SAYS_OUT_OF_MEMORY())
+        pool, note = [by_accounting], NOTHING
     if not pool:
         nobody = _nobody(evidence, kills, may_follow=not fallout.dropped)
         return replace(nobody, fallout=fallout.dropped, handled=tuple(handled), notes=(*notes, *nobody.notes))
@@ -116,8 +118,8 @@ def _without_last_words(failures: Sequence[LogMatch], evidence: LogEvidence) -> 
     return others if others or followed else last[-1:]
 
 
-def _handled(failures: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], list[str]]:
-    notes: list[str] = []
+def _handled(failures: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[LogMatch], list[Sentence]]:
+    notes: list[Sentence] = []
     last = secondary_failures.last_failures(failures)
     handled = [one for one in failures if secondary_failures.was_handled(one, last, evidence)]
     if any(Event.PROBES not in one.reports for one in _others(failures, handled)):
@@ -132,24 +134,24 @@ def _handled(failures: Sequence[LogMatch], evidence: LogEvidence) -> tuple[list[
     quoted = [one for one in handled if one.quoted]
     if quoted:
         kinds = ", ".join(sorted({one.match.signature.id for one in quoted}))
-        notes.append(f"Words of {kinds} stand inside a sentence, which may quote them; they did not count.")
+        notes.append(Say.WORDS_MAY_BE_QUOTED(kinds=kinds))
     survived = _others(handled, quoted)
     if survived:
         notes.append(_handled_note(survived, evidence))
     return handled, notes
 
 
-def _handled_note(handled: Sequence[LogMatch], evidence: LogEvidence) -> str:
+def _handled_note(handled: Sequence[LogMatch], evidence: LogEvidence) -> Sentence:
     kinds = ", ".join(sorted({one.match.signature.id for one in handled}))
     reason = (
-        "the job ended well" if evidence.succeeded
-        else "the job went on behind it, or the line itself says that it was handled" if len(handled) == 1
-        else "the job went on behind them, or the lines themselves say that they were handled"
+        Say.JOB_ENDED_WELL() if evidence.succeeded
+        else Say.JOB_WENT_ON_BEHIND_IT() if len(handled) == 1
+        else Say.JOB_WENT_ON_BEHIND_THEM()
     )
-    return f"{len(handled)} line{'s' if len(handled) != 1 else ''} ({kinds}) did not end the job: {reason}."
+    return Say.DID_NOT_END_THE_JOB(handled=len(handled), s="s" if len(handled) != 1 else "", kinds=kinds, reason=reason)
 
 
-def _without_cascade(failures: Sequence[LogMatch], collection: Collection) -> tuple[list[LogMatch], list[str]]:
+def _without_cascade(failures: Sequence[LogMatch], collection: Collection) -> tuple[list[LogMatch], list[Sentence]]:
     """A restart that fails while starting, and not of memory, follows from what it restarted after (an address still in
     use, a peer that is gone): the attempt before holds the first cause."""
     newest = max((one.attempt for one in failures), default=0)
@@ -160,28 +162,27 @@ def _without_cascade(failures: Sequence[LogMatch], collection: Collection) -> tu
     if collection.progress.last_step(newest) is not None:
         return list(failures), []
     return [one for one in failures if one.attempt < newest], [
-        f"The last attempt failed while starting ({last[0].match.signature.id}), before any step; the failure that it "
-        f"was restarted after is named."
+        Say.LAST_ATTEMPT_FAILED_AT_START(id=last[0].match.signature.id)
     ]
 
 
-def _last_attempt(failures: Sequence[LogMatch], last: int) -> tuple[list[LogMatch], str]:
+def _last_attempt(failures: Sequence[LogMatch], last: int) -> tuple[list[LogMatch], Sentence]:
     """The failures of the last attempt that has any; earlier attempts are said to exist."""
     if not failures:
-        return [], ""
+        return [], NOTHING
     newest = max(one.attempt for one in failures)
     pool = [one for one in failures if one.attempt == newest]
     earlier = len({one.attempt for one in failures}) - 1
     if newest < last:
-        return pool, "The failure is from an earlier attempt; the last attempt in the logs shows none of its own."
+        return pool, Say.FROM_EARLIER_ATTEMPT()
     if earlier:
-        return pool, "Earlier attempts in the same logs failed too; the failure named is the last attempt's."
-    return pool, ""
+        return pool, Say.EARLIER_ATTEMPTS_FAILED()
+    return pool, NOTHING
 
 
 def _without_helpers(
     pool: Sequence[LogMatch], weak: Sequence[LogMatch], kills: Sequence[Kill], where: RankLocations
-) -> tuple[list[LogMatch], list[LogMatch], list[str]]:
+) -> tuple[list[LogMatch], list[LogMatch], list[Sentence]]:
     """An OOM kill in the step's cgroup may have hit a helper (R-24): where no rank died by SIGKILL and a process says
     itself what ended it, the report does not lead."""
     late = [one for one in pool if one.match.signature.late and Event.OWN_TASK not in one.reports]
@@ -191,10 +192,7 @@ def _without_helpers(
     spoken = [one for one in weak if one.raised and one.attempt == late[0].attempt]
     if not spoken:
         return list(pool), [], []
-    return spoken, late, [
-        f"{late[0].match.signature.id} reports an OOM kill, but no rank is known to have died by SIGKILL; an exception "
-        f"of its own ended the job, so the victim may have been a helper (R-24)."
-    ]
+    return spoken, late, [Say.OOM_KILL_MAY_BE_A_HELPER(id=late[0].match.signature.id)]
 
 
 def _killed_for_memory(kills: Sequence[Kill], job: JobRecord | None) -> LogMatch | None:
@@ -213,21 +211,21 @@ def _killed_for_memory(kills: Sequence[Kill], job: JobRecord | None) -> LogMatch
 def _nobody(evidence: LogEvidence, kills: Sequence[Kill], *, may_follow: bool) -> RootCause:
     """No line tells the first failure: who is worth looking at. `may_follow`: nothing better than the first consequence
     is known for a candidate."""
-    notes: list[str] = []
+    notes: list[Sentence] = []
     followers = [one for one in evidence.matches if meaning(one) == CONSEQUENCE]
     found: list[Suspect] = []
-    words: list[str] = []
+    words: list[Sentence] = []
     if followers or kills or evidence.where.rows:
         found, words = suspects.suspects(evidence, kills)
     if followers:
-        notes.append(LogNote.ONLY_CONSEQUENCES.value)
+        notes.append(Say.ONLY_CONSEQUENCES())
     candidates = followers[:1] if may_follow and not found else []
     return RootCause(None, tuple(candidates), notes=(*notes, *words), kills=tuple(kills), suspects=tuple(found))
 
 
 def _in_order(
     pool: Sequence[LogMatch], kills: Sequence[Kill], evidence: LogEvidence
-) -> tuple[list[LogMatch], list[str]]:
+) -> tuple[list[LogMatch], list[Sentence]]:
     """First failure first. Slurm's and the kernel's reports come after what they report, so they do not lead where a
     process speaks for itself; unless the tables say that a rank had been killed more than a second before that."""
     where = evidence.where
@@ -247,20 +245,15 @@ def _in_order(
     if late and kills:
         first, killed = orderer.stamp(ordered.failures[0]), kills[0]
         if first is not None and killed.time_s is not None and killed.time_s + 1.0 < first:
-            notes.append(
-                f"The OOM killer's victim ended {first - killed.time_s:.0f} s before any process printed a failure."
-            )
+            notes.append(Say.VICTIM_ENDED_BEFORE(first=first - killed.time_s))
             return [*late, *ordered.failures, *rest], notes
         named = {where.rank(one) for one in prompt}
         if killed.rank is not None and killed.rank not in named:
-            notes.append(
-                f"Rank {killed.rank} was also killed by SIGKILL, and the host's OOM killer was at work; whether that "
-                f"came before is not known."
-            )
+            notes.append(Say.RANK_KILLED_TOO(rank=killed.rank))
     return [*ordered.failures, *rest, *late], notes
 
 
-def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations) -> tuple[list[LogMatch], list[str]]:
+def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations) -> tuple[list[LogMatch], list[Sentence]]:
     """The kernel's word that a card failed settles what a program's exception left open, wherever the two stand: which
     of them reaches the log first is chance. It names no rank, so it takes the one whose CUDA call failed."""
     kernel = next((
@@ -274,15 +267,13 @@ def _hardware_first(ordered: Sequence[LogMatch], where: RankLocations) -> tuple[
         Event.CUDA_CALL in one.reports for one in ordered
     ):
         return [short, *(one for one in ordered if one is not short)], [
-            f"{kernel.match.signature.id} ({kernel.match.signature.title}) names no rank, and anybody may print such a "
-            f"line into a job's output; rank {where.rank(short)}'s exception says itself what ended it."
+            Say.KERNEL_LINE_NAMES_NO_RANK(
+                id=kernel.match.signature.id, title=kernel.match.signature.title, rank=where.rank(short)
+            )
         ]
     notes = []
     if kernel is not ordered[0]:
-        notes.append(
-            f"{kernel.match.signature.id} ({kernel.match.signature.title}) explains the program's exception in the "
-            f"same attempt, whichever of them was printed first."
-        )
+        notes.append(Say.EXPLAINS_EXCEPTION(id=kernel.match.signature.id, title=kernel.match.signature.title))
     rest = [one for one in ordered if one is not kernel]
     failed = [one for one in rest if Event.CUDA_CALL in one.reports]
     if where.rank(kernel) is None and len({where.rank(one) for one in failed}) == 1:
@@ -310,7 +301,7 @@ def _one_a_rank(seen: Sequence[LogMatch], where: RankLocations, without: int | N
     return list(chosen.values())
 
 
-def _absurd(root: LogMatch) -> list[str]:
+def _absurd(root: LogMatch) -> list[Sentence]:
     if meaning(root).entry.died is Died.PROGRAM and root.means.entry.by_figures:
-        return ["The size that was asked for is absurd, so nothing ran out of memory (R-13)."]
+        return [Say.ABSURD_SIZE()]
     return []

@@ -14,6 +14,8 @@ from runbook.logs.collect import TEARDOWN_CODES, Collection, LogMatch, RankLocat
 from runbook.logs.root_cause.evidence import LogEvidence
 from runbook.logs.signatures import CONSEQUENCE
 from runbook.model.log import DerivedSignature, Event
+from runbook.model.sentences import NOTHING, Sentence
+from runbook.model.sentences.of_logs import Say
 from runbook.model.units import NodeName
 
 _KILLED = (-9, 137)
@@ -89,19 +91,18 @@ class Victim:
     rank: int | None
     node: NodeName | None
     pid: int | None
-    note: str
+    note: Sentence
 
 
 def victim(report: LogMatch, every: Sequence[Kill], where: RankLocations) -> Victim:
     """The rank that the host's OOM killer ended, for a report that names none."""
     rank = where.rank(report)
     tasks = report.match.numbers("tasks")
-    note = ""
+    note = NOTHING
     if rank is None and tasks and where.tasks_are_ranks:
         rank = tasks[0]
         if len(tasks) > 1:
-            note = (f"srun reports tasks {', '.join(map(str, tasks[:9]))} out of memory in one line; rank {rank} is "
-                    f"named because it stands first: a tie.")
+            note = Say.TASKS_OUT_OF_MEMORY(tasks=tasks[:9], rank=rank)
     node = place(report) or (where.nodes.get(rank) if rank is not None else None) or where.only_node
     if rank is not None:
         return Victim(rank, node, None, note)
@@ -112,19 +113,17 @@ def victim(report: LogMatch, every: Sequence[Kill], where: RankLocations) -> Vic
         node = node or (next(iter(nodes)) if len(nodes) == 1 else None)
         where_it_was = f" on {node}" if node else ""
         pid = report.match.integer("pid")
-        names = f"names process {pid}{where_it_was}, and no line says which rank that was" if pid is not None else (
-            f"names no process{where_it_was}, and no rank is known to have died by SIGKILL there"
+        names = Say.NAMES_PROCESS_OF_NO_RANK(pid=pid, where_it_was=where_it_was) if pid is not None else (
+            Say.NAMES_NO_PROCESS(where_it_was=where_it_was)
         )
-        return Victim(None, node, None, f"The report of the OOM killer {names}: it may be a helper (R-24).")
+        return Victim(None, node, None, Say.OOM_KILLER_MAY_NAME_A_HELPER(names=names))
     first = ranked[0]
     place_word = _on(first.node)
     if len(ranked) == 1:
-        note = (f"The report of the OOM killer names no rank; rank {first.rank} is the only one{place_word} that died "
-                f"by SIGKILL (R-22).")
+        note = Say.OOM_KILLER_NAMES_NO_RANK(rank=first.rank, place_word=place_word)
     else:
         others = ", ".join(str(kill.rank) for kill in ranked[1:9])
-        note = (f"A tie: ranks {first.rank}, {others} died by SIGKILL and the report of the OOM killer names none; "
-                f"rank {first.rank} is named because its end is reported first.")
+        note = Say.TIE_OF_KILLED_RANKS(rank=first.rank, others=others)
     return Victim(first.rank, first.node or node, first.pid, note)
 
 
@@ -132,17 +131,14 @@ def _short(name: NodeName) -> str:
     return name.partition(".")[0]
 
 
-def killed_note(every: Sequence[Kill]) -> str:
+def killed_note(every: Sequence[Kill]) -> Sentence:
     """What is said where SIGKILL is all that the logs show."""
     first = every[0]
     who = f"Rank {first.rank}" if first.rank is not None else "A process"
     pid = f" (pid {first.pid})" if first.pid is not None else ""
     node = _on(first.node)
-    more = f"; {len(every) - 1} more after it" if len(every) > 1 else ""
-    return (
-        f"{who}{pid}{node} is the first whose death the logs show, by SIGKILL{more}. Nothing says who sent it: the OOM "
-        f"killer, scancel and teardown send the same signal (R-22)."
-    )
+    more = Say.MORE_AFTER(more=len(every) - 1) if len(every) > 1 else ""
+    return Say.FIRST_KILLED(who=who, pid=pid, node=node, more=more)
 
 
 _NAMED = 8
@@ -166,11 +162,11 @@ class Suspect:
     time_s: float | None = None
 
 
-def suspects(evidence: LogEvidence, every: Sequence[Kill]) -> tuple[list[Suspect], list[str]]:
+def suspects(evidence: LogEvidence, every: Sequence[Kill]) -> tuple[list[Suspect], list[Sentence]]:
     """The likeliest first, and a note for each reason."""
     seen, where, collection = evidence.matches, evidence.where, evidence.collection
     found: list[Suspect] = []
-    notes: list[str] = []
+    notes: list[Sentence] = []
     for some, note in (
         _ended(evidence), _killed(_named(every, seen, where)), _watchdog(seen, where, collection),
         _stopped(where, collection),
@@ -188,7 +184,7 @@ def _lost_somebody(seen: LogMatch) -> bool:
     return seen.hears_of_others or seen.unknown_exception
 
 
-def _ended(evidence: LogEvidence) -> tuple[list[Suspect], str]:
+def _ended(evidence: LogEvidence) -> tuple[list[Suspect], Sentence]:
     """Workers that torchrun's tables say ended by themselves, without a word of their own in the logs. Each table is
     one node's view, so all of them are put together."""
     seen, where = evidence.matches, evidence.where
@@ -199,14 +195,13 @@ def _ended(evidence: LogEvidence) -> tuple[list[Suspect], str]:
         return _reported(evidence, hurt) or _signalled(seen, where, hurt)
     first = rows[0]
     tied = [row.rank for row in rows[1:] if (row.time_s or 0.0) - (first.time_s or 0.0) <= 1.0]
-    tie = f" A tie with rank{_s(tied)} {_list(tied)}: the tables give whole seconds." if tied else ""
+    tie = Say.TIE_IN_WHOLE_SECONDS(s=_s(tied), list=_list(tied)) if tied else ""
     return [_of_row(row) for row in rows[:_NAMED]], (
-        f"Rank {first.rank}{_on(first.node)} ended by itself with exit code {first.exit_code} by torchrun's table, but "
-        f"its own words are not in these logs.{tie}"
+        Say.RANK_ENDED_BY_ITSELF(rank=first.rank, on=_on(first.node), exit_code=first.exit_code, tie=tie)
     )
 
 
-def _reported(evidence: LogEvidence, hurt: Set[int | None]) -> tuple[list[Suspect], str] | None:
+def _reported(evidence: LogEvidence, hurt: Set[int | None]) -> tuple[list[Suspect], Sentence] | None:
     """The one rank whose end launchers' own lines report, where no signal of a teardown explains it and no step stands
     behind it. Of several the order of the reports does not tell the first: who lost it may be reported before it."""
     where = evidence.where
@@ -229,10 +224,10 @@ def _reported(evidence: LogEvidence, hurt: Set[int | None]) -> tuple[list[Suspec
     first = next(iter(ended.values())) if len(ended) == 1 else None
     if first is None or first.rank in hurt:
         return None
-    return [first], f"Rank {first.rank}{_on(first.node)} {first.why} by its launcher's word, and no line says why."
+    return [first], Say.RANK_ENDED_BY_LAUNCHERS_WORD(rank=first.rank, on=_on(first.node), why=first.why)
 
 
-def _signalled(seen: Sequence[LogMatch], where: RankLocations, hurt: Set[int | None]) -> tuple[list[Suspect], str]:
+def _signalled(seen: Sequence[LogMatch], where: RankLocations, hurt: Set[int | None]) -> tuple[list[Suspect], Sentence]:
     """A worker that ended by SIGABRT or SIGTERM although no launcher had begun to end it and it had lost nobody."""
     closed = {one.match.integer("pid") for one in seen if Event.CLOSING in one.reports}
     rows = [
@@ -241,11 +236,10 @@ def _signalled(seen: Sequence[LogMatch], where: RankLocations, hurt: Set[int | N
     ]
     rows.sort(key=lambda row: (row.time_s or 0.0, row.rank))
     if not rows or len(rows) * 2 > len(where.rows_of_ranks):
-        return [], ""
+        return [], NOTHING
     first = rows[0]
     return [_of_row(row) for row in rows[:_NAMED]], (
-        f"Rank {first.rank}{_on(first.node)} ended by a signal ({first.exit_code}) that no line explains, and the "
-        f"others lost it."
+        Say.RANK_ENDED_BY_SIGNAL(rank=first.rank, on=_on(first.node), exit_code=first.exit_code)
     )
 
 
@@ -267,24 +261,23 @@ def _named(every: Sequence[Kill], seen: Sequence[LogMatch], where: RankLocations
 
 def _of_row(row: Row) -> Suspect:
     return Suspect(
-        DerivedSignature.RANK_ENDED, row.rank, row.node, f"ended by itself with exit code {row.exit_code}", row.file,
-        row.offset, row.line, row.pid, row.time_s,
+        DerivedSignature.RANK_ENDED, row.rank, row.node, f"ended by itself with exit code {row.exit_code}",
+        row.file, row.offset, row.line, row.pid, row.time_s
     )
 
 
-def _killed(every: Sequence[Kill]) -> tuple[list[Suspect], str]:
+def _killed(every: Sequence[Kill]) -> tuple[list[Suspect], Sentence]:
     if not every:
-        return [], ""
+        return [], NOTHING
     return [
         Suspect(
             DerivedSignature.RANK_KILLED, one.rank, one.node, "died by SIGKILL", one.file, one.offset, one.line,
-            one.pid, one.time_s,
-        )
-        for one in every[:_NAMED]
+            one.pid, one.time_s
+        ) for one in every[:_NAMED]
     ], killed_note(every)
 
 
-def _watchdog(seen: Sequence[LogMatch], where: RankLocations, collection: Collection) -> tuple[list[Suspect], str]:
+def _watchdog(seen: Sequence[LogMatch], where: RankLocations, collection: Collection) -> tuple[list[Suspect], Sentence]:
     """Ranks that waited print a timeout; the one they waited for prints none, or has queued less work (NCCL-06)."""
     timed: dict[int, int | None] = {}
     example: LogMatch | None = None
@@ -295,7 +288,7 @@ def _watchdog(seen: Sequence[LogMatch], where: RankLocations, collection: Collec
             enqueued = one.match.integer("enqueued")
             timed[rank] = enqueued if enqueued is not None else timed.get(rank)
     if example is None:
-        return [], ""
+        return [], NOTHING
     known = {rank: work for rank, work in timed.items() if work is not None}
     most = max(known.values(), default=0)
     behind = sorted(rank for rank, work in known.items() if work < most)
@@ -306,19 +299,16 @@ def _watchdog(seen: Sequence[LogMatch], where: RankLocations, collection: Collec
         silent = []  # most ranks are silent: their output is elsewhere, and that says nothing
     if silent:
         return _at(DerivedSignature.RANK_SILENT, silent, "printed no watchdog timeout", example, where), (
-            f"Only collective timeouts are in the logs. Rank{_s(silent)} {_list(silent)} printed none and "
-            f"{'are' if len(silent) > 1 else 'is'} the first to look at: the others may have waited for it. A "
-            f"suspicion, no proof."
+            Say.ONLY_TIMEOUTS_AND_SILENT_RANKS(s=_s(silent), list=_list(silent), are="are" if len(silent) > 1 else "is")
         )
     if behind and len(behind) <= max(1, len(known) // 4):
         return _at(DerivedSignature.RANK_BEHIND, behind, "queued less work than the others", example, where), (
-            f"Only collective timeouts are in the logs. Rank{_s(behind)} {_list(behind)} had queued fewer collectives "
-            f"({min(known[rank] for rank in behind)} against {most}) and {'are' if len(behind) > 1 else 'is'} the "
-            f"first to look at. A suspicion, no proof."
+            Say.ONLY_TIMEOUTS_AND_RANKS_BEHIND(
+                s=_s(behind), list=_list(behind), behind=min(known[rank] for rank in behind), most=most,
+                are="are" if len(behind) > 1 else "is"
+            )
         )
-    return [], (
-        f"Only collective timeouts are in the logs: {len(timed)} rank{_s(timed)} waited, and nothing tells for whom."
-    )
+    return [], Say.ONLY_TIMEOUTS(timed=len(timed), s=_s(timed))
 
 
 def _at(
@@ -330,7 +320,7 @@ def _at(
     ]
 
 
-def _stopped(where: RankLocations, collection: Collection) -> tuple[list[Suspect], str]:
+def _stopped(where: RankLocations, collection: Collection) -> tuple[list[Suspect], Sentence]:
     """Ranks whose output stops before the others': steps where each rank prints them, else the files' last stamps."""
     steps = collection.progress.result(collection.last_attempt).last_step_by_rank
     if len(steps) >= 2:
@@ -339,24 +329,22 @@ def _stopped(where: RankLocations, collection: Collection) -> tuple[list[Suspect
         if late and len(late) <= max(1, len(steps) // 4):
             silent = DerivedSignature.RANK_SILENT
             return [Suspect(silent, rank, where.nodes.get(rank), "its steps stop earlier") for rank in late[:_NAMED]], (
-                f"The steps of rank{_s(late)} {_list(late)} stop at {steps[late[0]]}, those of the others at "
-                f"{furthest}."
+                Say.STEPS_OF_RANKS_STOP(s=_s(late), list=_list(late), step=steps[late[0]], furthest=furthest)
             )
     ends = {
         end.rank: end for end in collection.clocks.ends.values() if end.rank is not None
     }
     if len(ends) < 2:
-        return [], ""
+        return [], NOTHING
     ordered = sorted(ends.values(), key=lambda end: end.time_s)
     gap = ordered[1].time_s - ordered[0].time_s
     if gap < _SECONDS_EARLIER:
-        return [], ""
+        return [], NOTHING
     first = ordered[0]
     node = first.node or where.nodes.get(first.rank or 0)
     silent = DerivedSignature.RANK_SILENT
     return [Suspect(silent, first.rank, node, "its output stops earlier", first.file, time_s=first.time_s)], (
-        f"The output of rank {first.rank}{f' on {node}' if node else ''} stops {gap:.0f} s before that of any other "
-        f"rank."
+        Say.OUTPUT_OF_RANK_STOPS(rank=first.rank, on=_on(node), gap=gap)
     )
 
 

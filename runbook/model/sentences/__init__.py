@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 class Wording(Enum):
-    """Base of the rooms' enums. A parameter may have a format (`{share:.1%}`): `{bytes:GiB}`, `{names:, }` what joins
-    the items of a list, `{question:?}` a question that goes on."""
+    """Base of the rooms' enums. A parameter may have a format (`{share:.1%}`): `{held:GiB}` or `{held:.1GiB}` of bytes,
+    `{names:, }` what joins the items of a list, `{question:?}` a question that goes on, `{told:.}` a sentence that
+    does."""
 
     def __call__(self, **values: object) -> Sentence:
         return Sentence(self, tuple(values.items()))

@@ -118,7 +118,7 @@ class Say(Wording):
         "its log says that it goes on from step {said}, not from {wanted}, and its first step is {first}"
     )
     GPUS_DO_NOT_GO_WITH_NODES_LEFT = "--gpus={gpus} does not go with {left} of {nodes} nodes"
-    HAS_EACH_NODE_GIB_TO_SPARE = "Has each node {allocated:.0f} GiB of host memory to spare, within the job's limit?"
+    HAS_EACH_NODE_GIB_TO_SPARE = "Has each node {allocated:.0GiB} of host memory to spare, within the job's limit?"
     HAS_EACH_NODE_MEMORY_TO_SPARE = (
         "Has each node host memory to spare for what the GPUs hold now, within the job's limit?"
     )
@@ -130,8 +130,8 @@ class Say(Wording):
     HELD_IN_PRIVATE_POOLS = "{held:GiB} lie in private pools (CUDA graphs), which expandable segments do not reach"
     HOSTFILE_NOT_WRITTEN_BY_SCRIPT = "{spelling} {value} names the nodes, and the script does not write it"
     HOST_WOULD_BE_FULL = (
-        "up to {allocated:.0f} GiB would go to the host, which holds {share:.0f} GiB already of a limit of {limit:.0f} "
-        "GiB"
+        "up to {allocated:.0GiB} would go to the host, which holds {share:.0GiB} already of a limit of "
+        "{limit:.0GiB}"
     )
     HOW_LARGE_IS_THE_WORLD = "How many ranks (world size) does the training have?"
     HOW_MANY_ACCUMULATION_STEPS = "How many accumulation steps does the job take ({spelling})?"
@@ -216,7 +216,7 @@ class Say(Wording):
     MAY_STAND_IN_THE_WAY = "whether {named} stands in the way is not known: {why}"
     MAY_TRACKER_BE_SET_BACK = "May the tracker beside {path} be set back to it? Another process could be writing there."
     MEMORY_OF_JOB_NOT_KNOWN = "how much main memory the job had on each node is not known"
-    MEMORY_TO_HAVE_NOT_KNOWN = "how much main memory a job can have on a node is not known, and it had {limit:.1f} GiB"
+    MEMORY_TO_HAVE_NOT_KNOWN = "how much main memory a job can have on a node is not known, and it had {limit:.1GiB}"
     MICRO_BATCHES_DO_NOT_MAKE_UP_BATCH = "micro-batches of {micro} do not make up the present global batch of {total}"
     MICRO_BATCH_SIZE_NOT_KNOWN = "the micro-batch size is not known"
     MICRO_BATCH_WOULD_CHANGE = (
@@ -271,7 +271,7 @@ class Say(Wording):
     NO_MICRO_BATCH_DIVIDES_EVERYWHERE = (
         "no micro-batch below {present} divides the batch exactly on every part of the job"
     )
-    NO_MORE_MEMORY_TO_HAVE = "the job has {limit:.1f} GiB on each node, and there are {new:.1f} GiB to have"
+    NO_MORE_MEMORY_TO_HAVE = "the job has {limit:.1GiB} on each node, and there are {new:.1GiB} to have"
     NO_MULTIPLE_OF_GROUP = "{size} × {ranks} ranks is no multiple of {spelling} {group}"
     NO_MULTIPLE_OF_RANKS = "{spelling} {total} is no multiple of {micro} × {ranks} ranks"
     NO_NUMBER_OF_LAYERS_FITS = (
@@ -300,7 +300,7 @@ class Say(Wording):
     OR_ELSE = "{question} Or else: {other}"
     OTHERS_ON_CARD_NOT_KNOWN = "whether another process holds memory of the card is not in the log"
     OTHER_PROCESSES_HOLD_LITTLE = (
-        "other processes hold {held:.1f} GiB of the card, so a smaller share of theirs frees little"
+        "other processes hold {held:.1GiB} of the card, so a smaller share of theirs frees little"
     )
     OVER_RANKS = "{micro} × {steps} × {ranks} ranks"
     OWN_BATCH_DOES_NOT_FIT = (
@@ -369,7 +369,7 @@ class Say(Wording):
     )
     SMALL_AS_IT_GETS = "{spelling} is {present} already, as small as it gets"
     SOMETHING_ELSE_SET_ITS_LIMIT = (
-        "{spelling} is {present}, and the job had {limit:.1f} GiB on each node: something else set its limit"
+        "{spelling} is {present}, and the job had {limit:.1GiB} on each node: something else set its limit"
     )
     SO_IT_FOLLOWS = "{said}, so {why}"
     SPELLINGS_OF_SEVERAL_VERSIONS = "the template mixes spellings of several versions of {title}"

@@ -12,7 +12,6 @@ from typing import TypeGuard
 from runbook.model.sentences import Sentence, as_written
 from runbook.model.sentences.of_levers import Say
 from runbook.model.template import TemplateFile
-from runbook.model.units import GIB
 from runbook.remedy.lever_context import Arguments, LeverContext, texts_of
 from runbook.remedy.recognition import code_alone, first_uncommented_match, names_alone
 from runbook.remedy.template_settings import RefusalReason, Refused
@@ -90,7 +89,7 @@ def others_hold(context: LeverContext, arguments: Arguments) -> None:
         raise Refused(Say.OTHERS_ON_CARD_NOT_KNOWN())
     if capacity is not None and held * 100 >= capacity * int(str(arguments["percent"])):
         return
-    raise Refused(Say.OTHER_PROCESSES_HOLD_LITTLE(held=max(held, 0) / GIB))
+    raise Refused(Say.OTHER_PROCESSES_HOLD_LITTLE(held=max(held, 0)))
 
 
 def host_memory_holds(context: LeverContext, arguments: Arguments) -> None:
@@ -102,7 +101,7 @@ def host_memory_holds(context: LeverContext, arguments: Arguments) -> None:
     limit, gpus = context.job.memory_limit_bytes_per_node, context.job.gpus_per_node
     used = [item.host_used_bytes for item in context.story.progress.memory if item.host_used_bytes is not None]
     if allocated is not None and gpus:
-        what = Say.HAS_EACH_NODE_GIB_TO_SPARE(allocated=allocated * gpus / GIB)
+        what = Say.HAS_EACH_NODE_GIB_TO_SPARE(allocated=allocated * gpus)
     else:
         what = Say.HAS_EACH_NODE_MEMORY_TO_SPARE()
     if allocated is None or not limit or not gpus or not used:
@@ -110,7 +109,7 @@ def host_memory_holds(context: LeverContext, arguments: Arguments) -> None:
     share = max(used) * (gpus if any(item.host_is_process for item in context.story.progress.memory) else 1)
     if allocated * gpus + share <= limit * 0.9:
         return
-    raise Refused(Say.HOST_WOULD_BE_FULL(allocated=allocated * gpus / GIB, share=share / GIB, limit=limit / GIB), what)
+    raise Refused(Say.HOST_WOULD_BE_FULL(allocated=allocated * gpus, share=share, limit=limit), what)
 
 
 _FIRST_STEPS = 10

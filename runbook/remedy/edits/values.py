@@ -396,10 +396,10 @@ def raise_memory(context: LeverContext, parameter: Parameter, arguments: Argumen
     if limit is None:
         raise Refused(Say.MEMORY_OF_JOB_NOT_KNOWN())
     if context.memory_to_have is None:
-        raise Refused(Say.MEMORY_TO_HAVE_NOT_KNOWN(limit=limit / GIB))
+        raise Refused(Say.MEMORY_TO_HAVE_NOT_KNOWN(limit=limit))
     new = min(2 * limit, context.memory_to_have)
     if new * 10 <= limit * 11:
-        raise Refused(Say.NO_MORE_MEMORY_TO_HAVE(limit=limit / GIB, new=new / GIB))
+        raise Refused(Say.NO_MORE_MEMORY_TO_HAVE(limit=limit, new=new))
     found = re.fullmatch(r"(\d{1,9})([KMGT]?)(?:i?B)?", present or "", re.IGNORECASE)
     if present is None:
         return edit_of(context, parameter, f"{new // MIB}M")
@@ -408,7 +408,7 @@ def raise_memory(context: LeverContext, parameter: Parameter, arguments: Argumen
     size = int(found[1]) * {"K": 1 << 10, "": MIB, "M": MIB, "G": GIB, "T": 1 << 40}[found[2].upper()]
     times = 1 if parameter.id == str(arguments["of_a_node"]) else max(1, round(limit / size))
     if abs(size * times - limit) * 50 > limit:
-        raise Refused(Say.SOMETHING_ELSE_SET_ITS_LIMIT(spelling=spelling, present=present, limit=limit / GIB))
+        raise Refused(Say.SOMETHING_ELSE_SET_ITS_LIMIT(spelling=spelling, present=present, limit=limit))
     return edit_of(context, parameter, f"{new // times // MIB}M")
 
 

@@ -273,6 +273,7 @@ def _told(incident: Incident, flow: FlowPicture) -> dict[str, object]:
         "foreseen_and_measured": narrative.foreseen_and_measured,
         "what_is_foreseen": narrative.what_is_foreseen,
         "in_words": in_words,
+        "story_notes": lambda story: tuple(map(in_words, story.notes)),
         "why_passed_over": narrative.why_passed_over,
         "command_line": lambda argv: " ".join(_quoted(word) for word in argv),
         "total_s": _total_s(incident),

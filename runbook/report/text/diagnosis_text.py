@@ -12,16 +12,17 @@ from runbook.model.log import (
     Collateral,
     Event,
     Finding,
-    LogNote,
     LogSource,
     LogStory,
     Meanings,
 )
+from runbook.model.sentences.of_logs import Say
 from runbook.model.units import moment, sentence, size
 from runbook.report.memory_picture import memory_at_failure, shortfall
 from runbook.report.text import paragraph
 from runbook.report.vocabulary import titles
 from runbook.report.vocabulary.clean import clean, clean_line, shorten, shorten_lines
+from runbook.report.vocabulary.sentences import in_words
 
 WIDTH = 100
 _LABEL = 13
@@ -34,6 +35,8 @@ _RULE = re.compile(r" \(R-\d\d\)")
 _RANGE = re.compile(r"^[<>]|-\d+\.\d|\d\+$")
 """Versions whose message reads so, where the log does not print the one that ran."""
 _MARKS = re.compile(r"[\s^~]+")
+_SAID_ALREADY = frozenset(in_words(one()) for one in (Say.NO_RANK, Say.ONLY_CONSEQUENCES))
+"""Notes of a story that say what its first failure says, too."""
 
 
 def render_diagnosis(story: LogStory, diagnosis: Diagnosis, meanings: Meanings, width: int = WIDTH) -> str:
@@ -61,7 +64,7 @@ def render_diagnosis(story: LogStory, diagnosis: Diagnosis, meanings: Meanings, 
         *_items("no failure", _harmless(story.harmless), width, whole=True),
         *_row("progress", _progress(story), width),
         *_row("job", _job(story), width),
-        *_items("notes", [note for note in story.notes if note not in frozenset(LogNote)], width),
+        *_items("notes", [note for note in map(in_words, story.notes) if note not in _SAID_ALREADY], width),
         *_items("read", _sources(story.sources), width, whole=True),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -235,9 +238,9 @@ def _collateral(collateral: Sequence[Collateral]) -> list[str]:
     unnamed: list[str] = []
     for one in collateral:
         if one.rank is None:
-            unnamed.append(f"rank unknown{f' on {one.node}' if one.node else ''}: {one.why}")
+            unnamed.append(f"rank unknown{f' on {one.node}' if one.node else ''}: {in_words(one.why)}")
         else:
-            groups.setdefault((one.why, one.node), []).append(one.rank)
+            groups.setdefault((in_words(one.why), one.node), []).append(one.rank)
     told = [
         f"{_ranks(ranks)}{f' on {node}' if node else ''}: {why}"
         for (why, node), ranks in groups.items()

@@ -6,7 +6,7 @@ from string import Formatter
 from typing import Any
 
 from runbook.model.sentences import NOTHING, Sentence
-from runbook.model.units import GIB
+from runbook.model.units import in_gib
 
 
 def in_words(sentence: Sentence) -> str:
@@ -22,8 +22,8 @@ class _Words(Formatter):
             return said.rstrip("?") if format_spec == "?" else said.rstrip(".") if format_spec == "." else said
         if isinstance(value, (tuple, list)):
             return format_spec.join(self.format_field(item, "") for item in value if item != NOTHING)
-        if format_spec == "GiB":
-            return f"{value / GIB:.2f} GiB"
+        if format_spec.endswith("GiB"):
+            return in_gib(value, int(format_spec[1:-3] or 2))
         return format(value, format_spec)
 
 

@@ -51,7 +51,6 @@ class Script:
     header: Header
     walker: Walker
     environment: dict[str, str] | None = None
-    arguments_known: bool = False
     names: tuple[ParameterNames, ...] = ()
     training: tuple[Command, ...] = ()
     """The commands that carry the training program's options: one, or several that are alike."""
@@ -97,8 +96,8 @@ def read_script(
     if walked.cut:
         raise TooMuch(f"the script is not read: {walked.cut}", where=f"{file.path}:1")
     script = Script(
-        file, data, walked.hazards, walked.header, walked.walker, environment, arguments is not None and not above,
-        tuple(names), clusters=ray_starts(walked.walker.commands) if b"start" in data else (),
+        file, data, walked.hazards, walked.header, walked.walker, environment, tuple(names),
+        clusters=ray_starts(walked.walker.commands) if b"start" in data else (),
         written=configurations(walked.walker.writes, walked.walker.commands),
         budget=Budget(f"{file.path}:1"),
     )

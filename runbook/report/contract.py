@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from runbook.model.diagnosis import Diagnosis
 from runbook.model.log import Finding, LogStory, MemoryFields
+from runbook.report.vocabulary.sentences import in_words
 
 VERSION = 1
 
@@ -36,7 +37,7 @@ def to_contract(story: LogStory, diagnosis: Diagnosis) -> dict[str, object]:
         "root_cause": _root(root) if root is not None else None,
         "first_failed": _first_failed(story),
         "fields": _fields(root.fields if root is not None else MemoryFields()),
-        "collateral": [{"rank": one.rank, "node": one.node, "why": one.why} for one in story.collateral],
+        "collateral": [{"rank": one.rank, "node": one.node, "why": in_words(one.why)} for one in story.collateral],
     }
 
 
@@ -99,7 +100,7 @@ def story_to_contract(story: LogStory) -> dict[str, object]:
         "framework": story.framework,
         "framework_version": story.framework_version,
         "world_size": story.world_size,
-        "notes": list(story.notes),
+        "notes": list(map(in_words, story.notes)),
         "sources": [
             {"path": one.path, "size_bytes": one.size_bytes, "bytes_read": one.bytes_read, "note": one.note}
             for one in story.sources
