@@ -21,6 +21,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 def compile_playbooks(root: Path) -> None:
     """Raises `DocumentsInvalid` with every problem of the documents."""
     sys.path.insert(0, str(root))
+    from runbook.documents import keep_data
     from runbook.foresight import compiled_memory
     from runbook.kinds import compiled_kinds
     from runbook.logs.signatures import compiled_signatures
@@ -31,6 +32,9 @@ def compile_playbooks(root: Path) -> None:
         compiled_signatures(flow.with_name("signatures"), kinds).keep()
         compiled_levers(flow.with_name("levers"), kinds).keep()
         compiled_restarters(flow.with_name("restarters.yaml")).keep()
+        for name in ("flow.yaml", "node_rules.yaml", "xid.yaml", "gpu_models.yaml"):
+            if flow.with_name(name).is_file():
+                keep_data(flow.with_name(name))
         if (memory := flow.with_name("memory.yaml")).is_file():
             compiled_memory(memory).keep()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
+from runbook.compiled import Compiled
 from runbook.errors import BadInput
 
 
@@ -66,8 +68,9 @@ _SECRET = frozenset({"urls", "database", "notify"})
 """Keys of documents below which a value is never shown."""
 
 
-def load_document(path: Path, model: type[_Model], shown_as: str | None = None) -> _Model:
-    """Read one YAML file as `model`. Raises `DocumentsInvalid` with the lines at fault."""
+def load_document(path: Path, model: type[_Model], shown_as: str | None = None, *, kept: bool = False) -> _Model:
+    """Read one YAML file as `model`; `kept`: by way of what its YAML says as `keep_data` wrote it. Raises
+    `DocumentsInvalid` with the lines at fault."""
     name = shown_as or str(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -76,7 +79,28 @@ def load_document(path: Path, model: type[_Model], shown_as: str | None = None) 
     except OSError as error:
         problem = Problem(name, 0, "", f"cannot be read: {error.strerror}", "let this user read it")
         raise DocumentsInvalid([problem]) from error
+    compiled = compiled_data(path) if kept else None
+    data = compiled.read() if compiled is not None else None
+    if data is not None:
+        try:
+            return model.model_validate(data)
+        except ValidationError:
+            pass  # with the lines at fault, below
     return parse_document(text, model, name)
+
+
+def compiled_data(path: Path) -> Compiled | None:
+    """The place of what a document's YAML says, as plain JSON: parsing it takes longer than checking it."""
+    return Compiled.of(path.with_name(f"{path.stem}_data.yaml"), [path], [])
+
+
+def keep_data(path: Path) -> None:
+    """Write it. Raises `OSError`."""
+    from ruamel.yaml import YAML
+
+    compiled = compiled_data(path)
+    if compiled is not None:
+        compiled.write(json.loads(json.dumps(YAML(typ="safe").load(path.read_text(encoding="utf-8")), default=str)))
 
 
 def parse_document(text: str, model: type[_Model], name: str) -> _Model:

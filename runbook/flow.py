@@ -109,7 +109,7 @@ class Here:
 
 def load_flow(path: Path) -> Flow:
     """Read and check a flow document. Raises `DocumentsInvalid` with every fault at once."""
-    document = load_document(path, FlowDocument)
+    document = load_document(path, FlowDocument, kept=True)
     text = path.read_text(encoding="utf-8")
     problems: list[Problem] = []
 

@@ -175,7 +175,7 @@ class XidDocument(Document):
 
 def load_xids(path: Path) -> XidCatalogue:
     """The catalogue. Raises `DocumentsInvalid`, also for a code that stands in it twice."""
-    document = load_document(path, XidDocument)
+    document = load_document(path, XidDocument, kept=True)
     meanings: dict[int, XidMeaning] = {}
     problems: list[Problem] = []
     for number, entry in enumerate(document.codes):
@@ -255,7 +255,7 @@ class GpuModelDocument(Document):
 
 def load_gpu_models(path: Path) -> GpuModels:
     """The catalogue. Raises `DocumentsInvalid`, also for a model that stands in it twice."""
-    document = load_document(path, GpuModelDocument)
+    document = load_document(path, GpuModelDocument, kept=True)
     least: dict[str, Bytes] = {}
     problems: list[Problem] = []
     for number, entry in enumerate(document.models):
@@ -346,7 +346,7 @@ class NodeRuleDocument(Document):
 def load_node_rules(path: Path) -> NodeRules:
     """The rules. Raises `DocumentsInvalid`, also where a condition has no rule, or a sentence names what its condition
     does not tell."""
-    document = load_document(path, NodeRuleDocument)
+    document = load_document(path, NodeRuleDocument, kept=True)
     entries = [(row.row, entry) for row in document.decisions for entry in row.rules]
     cases: dict[Condition, list[RuleCase]] = {condition: [] for condition in Condition}
     for _, entry in entries:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from runbook.documents import DocumentsInvalid
+from runbook.documents import DocumentsInvalid, keep_data
 from runbook.locations import data_folder
 from runbook.logs.signatures import compiled_signatures, load_signatures
+from runbook.node.catalogues import load_node_documents
 from runbook.remedy import load_levers, load_restarters
 from runbook.remedy.loading import compiled_levers, compiled_restarters
 from tests.kinds import KINDS
@@ -63,6 +64,22 @@ def test_levers_and_restarters_too(tmp_path: Path) -> None:
     assert load_restarters(playbook / "restarters.yaml") == restarters
     (playbook / "levers" / "verl.yaml").unlink()
     assert len(load_levers(playbook / "levers")) == len(levers) - 1
+
+
+def test_node_documents_and_the_flow_come_from_what_their_yaml_says(tmp_path: Path) -> None:
+    playbook = Path(shutil.copytree(SHIPPED, tmp_path / "oom", ignore=shutil.ignore_patterns("compiled")))
+    documents, names = load_node_documents(playbook), ("node_rules", "xid", "gpu_models", "flow")
+    for name in names:
+        keep_data(playbook / f"{name}.yaml")
+    assert load_node_documents(playbook) == documents
+    kept = playbook / "compiled" / "xid_data.json"
+    content = json.loads(kept.read_text())
+    content["content"]["codes"] = content["content"]["codes"][:1]
+    kept.write_text(json.dumps(content))
+    assert load_node_documents(playbook) != documents
+    with (playbook / "xid.yaml").open("a") as file:
+        file.write("# a remark\n")
+    assert load_node_documents(playbook) == documents
 
 
 def test_a_changed_document_is_read_itself(folder: Path) -> None:
