@@ -52,7 +52,8 @@ def run(context: StepContext) -> StepResult:
     if waits and not _failed_before(job, incident.trigger):
         return _closed(incident, Outcome.WAITING, f"{where} has not started yet: {job.state.name}")
     asked = incident.trigger in PERSON_TRIGGERS
-    pipe = incident.trigger == "epilog" and not job.restarts  # whose event tells of a memory failure in its log
+    # Whose event tells of a memory failure in its log; of no relaunch's.
+    pipe = incident.trigger == "epilog" and not job.restarts and not incident.attempts
     if job.state.job_class is JobClass.SUCCEEDED and not job.derived_exit_code and not asked and not pipe:
         return _closed(incident, Outcome.SUCCEEDED, f"{where} completed; there is nothing to bring back")
     ours = any(act.what == "cancel" and act.target == job.id and not act.planned_only for act in incident.acts)

@@ -88,11 +88,14 @@ def run(context: StepContext) -> StepResult:
         if undecided is not None:
             return undecided
     if failed and _may_have_completed(job, story, incident):
-        outcome, summary = Outcome.HEALTHY, (
-            f"job {job.id} completed, and its log shows {summary}; but it came to its last step, or no line tells that "
-            f"a process ended with an error. If it failed: `runbook oom --job {job.id}`"
-        )
         failed = False
+        shows = f"job {job.id} completed, and its log shows {summary}; but "
+        if story.process_ended:
+            outcome, summary = Outcome.UNREADABLE, f"{shows}{_all_counted(story)}, and a person decides"
+        else:
+            outcome, summary = Outcome.HEALTHY, (
+                f"{shows}no line tells that a process ended with an error. If it failed: `runbook oom --job {job.id}`"
+            )
     if outcome is Outcome.UNREADABLE:
         conclusion = summary[:1].upper() + summary[1:] + "."
         return StepResult(outcome, replace(incident, conclusion=conclusion), summary)
@@ -223,9 +226,9 @@ def _steps(story: LogStory) -> tuple[object, ...]:
 
 
 def _has_done_its_steps(job: JobRecord, story: LogStory, incident: Incident) -> StepResult | None:
-    """Close where all of the job's steps are behind it: its ranks end one after the other then, and the last may be
-    at work on a model for long."""
-    if not _at_its_last_step(story):
+    """Close where all of the job's steps are behind it and no line tells of an end with an error: its ranks end one
+    after the other then, and the last may be at work on a model for long."""
+    if not _at_its_last_step(story) or _told_of_an_end(job, story):
         return None
     summary = (
         f"job {job.id} is {job.state.name} and has completed all of its {story.progress.total_steps} steps: that ranks "
@@ -235,7 +238,13 @@ def _has_done_its_steps(job: JobRecord, story: LogStory, incident: Incident) -> 
     return StepResult(Outcome.HEALTHY, closed, summary)
 
 
+def _told_of_an_end(job: JobRecord, story: LogStory) -> bool:
+    """Whether a launcher or Slurm says that a process ended with an error."""
+    return story.process_ended or any(step.state.job_class is JobClass.FAILED for step in job.steps)
+
+
 def _at_its_last_step(story: LogStory) -> bool:
+    """By the last total that was shown, which may be an epoch's: there is one for each, or one for all."""
     progress, total = story.progress, story.progress.total_steps
     last = progress.last_step
     return total is not None and last is not None and last >= total - 1 + progress.numbered_from
@@ -245,6 +254,11 @@ def _may_have_completed(job: JobRecord, story: LogStory, incident: Incident) -> 
     """Of a job that Slurm calls COMPLETED, which nobody but its log says to have failed."""
     told = job.state.job_class is JobClass.SUCCEEDED and incident.trigger == "epilog" and not job.derived_exit_code
     return told and (_at_its_last_step(story) or not story.process_ended)
+
+
+def _all_counted(story: LogStory) -> str:
+    total = story.progress.total_steps
+    return f"it has counted {total} of {total} steps: whether those are all or an epoch's is not known"
 
 
 def _may_be_at_a_step(context: StepContext, job: JobRecord, story: LogStory, incident: Incident) -> StepResult | None:
@@ -316,11 +330,17 @@ def _may_have_ended_well(
     """Ranks that share out work without waiting for each other end one by one, and nothing is wrong. So a line has to
     tell that a process ended badly (a launcher's, Slurm's), and what goes on writing has to count its steps; or a
     person decides after a while."""
+    if _at_its_last_step(story):  # and a line tells of an end with an error: `_has_done_its_steps`
+        summary = (
+            f"job {job.id} is {job.state.name}; its log shows a memory failure and a rank of it is gone, but "
+            f"{_all_counted(story)}, and a person decides"
+        )
+        return StepResult(Outcome.UNREADABLE, replace(incident, conclusion=sentence(summary)), summary)
     patience_s = context.settings.watch.unknown_step_s
     stood_s = _stood_s(context, job, incident)
     if stood_s is None:
         return None
-    told = story.process_ended or any(step.state.job_class is JobClass.FAILED for step in job.steps)
+    told = _told_of_an_end(job, story)
     quiet_s = silent_s(context.ports.files, job, context.ports.clock.now())
     counted = story.progress.last_step is not None or incident.trigger == "alert"  # which was silent for `quiet_s`
     if told and (counted or quiet_s is None or quiet_s >= patience_s):

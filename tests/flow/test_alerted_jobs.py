@@ -138,8 +138,23 @@ def test_without_a_word_that_a_process_ended_badly_a_person_decides(steps: str) 
 
 def test_a_job_that_has_completed_all_its_steps_may_lose_its_ranks_one_by_one() -> None:
     steps = STEPS.replace(" loss", "/24 loss")
-    assert read_error.run(scene_of("watch", 4 * STEP_S, steps).context()).outcome == "healthy"
+    assert read_error.run(scene_of("watch", 4 * STEP_S, steps, end=CAUGHT).context()).outcome == "healthy"
     assert read_error.run(scene_of("person", 4 * STEP_S, steps).context()).outcome == "memory_error"
+
+
+@pytest.mark.parametrize("line", ["Epoch [1/10], Step [{}/24], Loss: 2.1", "{}/24 [=====] - 300s/step - loss: 2.1"])
+def test_an_epoch_that_is_done_is_not_the_whole_and_a_person_is_asked(line: str) -> None:
+    """Case: a job that hung in its first validation was closed as one that has completed all of its steps."""
+    steps = "Epoch 1/10\n" + "".join(f"{line.format(step)}\n" for step in range(1, 25))
+    scene = scene_of("watch", 4 * STEP_S, steps)
+    found = read_error.run(scene.context())
+    assert found.outcome == "unreadable" and "epoch's is not known" in found.incident.conclusion, found.summary
+    completed = scene_of("epilog", 4 * STEP_S, steps)
+    completed.scheduler.jobs[completed.incident.root_job].life = ends("COMPLETED", after_s=7100)
+    record = completed.scheduler.job(completed.incident.root_job)
+    completed.incident = replace(completed.incident, failure=Failure(record))
+    found = read_error.run(completed.context())
+    assert found.outcome == "unreadable" and "epoch's is not known" in found.incident.conclusion, found.summary
 
 
 def test_a_job_that_goes_on_writing_is_left_alone_and_one_that_ends_meanwhile_is_not_waited_for() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runbook.model.incident import IncidentState
+from runbook.model.incident import Attempt, IncidentState
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.units import JobId, NodeName
 from runbook.slurm.states import job_state
@@ -71,7 +71,7 @@ def _read(scene: Scene, log: bytes, **changes: object) -> list[str]:
         ("person", b"step 10\nthe docs say torch.OutOfMemoryError: CUDA out of memory.\n", ["identified", "healthy"]),
         ("epilog", OOM, ["identified", "healthy"]),
         ("epilog", OOM + EXITED, ["identified", "memory_error"]),
-        ("epilog", OOM.replace(b"step 10", b"step 10/10") + EXITED, ["identified", "healthy"]),
+        ("epilog", OOM.replace(b"step 10", b"step 10/10") + EXITED, ["identified", "unreadable"]),
         ("alert", OOM, ["succeeded"]),
     ],
 )
@@ -80,6 +80,16 @@ def test_a_job_whose_pipe_ended_well_is_read_when_a_person_asks_or_a_line_tells_
 ) -> None:
     """`srun … | tee log` without pipefail: COMPLETED 0:0, whatever the ranks died of."""
     assert _read(Scene("true", trigger=trigger), log, life=ends("COMPLETED")) == outcomes
+
+
+def test_a_relaunch_that_completed_is_not_read_once_more() -> None:
+    """Case: one that caught a shortage was read as the epilog's job is, whose event tells of a failure in its log."""
+    scene = Scene("true", trigger="epilog")
+    job = scene.scheduler.add(script="true", life=ends("COMPLETED"))
+    scene.clock.sleep(600)
+    attempt = Attempt(1, job=job, submitted_s=scene.clock.now() - 600)
+    scene.incident = replace(scene.incident, attempts=(attempt,))
+    assert identify.run(scene.context()).outcome == "succeeded"
 
 
 def test_a_job_that_was_requeued_and_held_is_read() -> None:
