@@ -330,7 +330,40 @@ def test_the_components_of_a_heterogeneous_job_are_one_failure() -> None:
     first, second = (replace(record("FAILED", JobClass.FAILED), id=JobId(f"4711+{number}")) for number in (0, 1))
     assert opener(first).decide(event(first.id)).incident.root_job == "4711+0"
     with pytest.raises(Declined, match="component of the heterogeneous job 4711"):
-        opener(second).decide(event(second.id))
+        opener(second).decide(replace(event(second.id), trigger="epilog"))
+
+
+@pytest.mark.parametrize("trigger", ["alert", "watch"])
+def test_what_is_seen_at_a_component_is_its_heterogeneous_jobs(trigger: str) -> None:
+    """Case: a hang that the watch saw at the second component was declined as the epilog's second word is."""
+    first, second = (replace(record(), id=JobId(f"4711+{number}")) for number in (0, 1))
+    seen = replace(event(second.id), trigger=trigger)
+    assert opener(second, replace(first, id=JobId("4711"))).decide(seen).incident.root_job == "4711"
+
+
+def test_two_questions_on_a_jobs_logs_have_an_answer_each(tmp_path: Path) -> None:
+    """Case: what came late on how long a job was silent was taken for what its log tells of memory."""
+    log = tmp_path / "out"
+    log.write_text("step 1\n")
+    os.utime(log, (5.0, 5.0))
+    answers = threading.Event()
+
+    class Slow(OwnerFiles):
+        def entries(self, folder: str, owner: UserName, depth: int = 1) -> tuple[DirectoryEntry, ...]:
+            assert answers.wait(60)
+            return super().entries(folder, owner, depth)
+
+    jobs = Jobs(replace(record(), owner=UserName(getpass.getuser()), stdout_path=str(log)))
+    asked = replace(opener(), files=Slow(), scheduler=cast(Scheduler, jobs))
+    with pytest.raises(NotYet, match="did not answer yet"):
+        asked.decide(event())
+    answers.set()
+    (look,) = asked.looks._of.values()
+    assert look.ended.wait(20)
+    ended = replace(jobs.job(JobId("4711")), state=JobState("COMPLETED", JobClass.SUCCEEDED), end_time_s=999_999.0)
+    end = SpoolEvent("alpha-4711-0.event", "alpha", JobId("4711"), "4711", 0, 1_000_000.0, None, (0, 0), (0, 0))
+    with pytest.raises(Declined, match="completed"):
+        replace(asked, scheduler=cast(Scheduler, Jobs(ended))).decide(end)
 
 
 def test_an_epilogs_event_about_another_users_job_opens_nothing() -> None:

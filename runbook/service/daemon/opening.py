@@ -74,23 +74,24 @@ class _Looks:
     like, folder by folder. Nobody waits for one more than a second; an owner has one at a time."""
 
     def __init__(self) -> None:
-        self._of: dict[JobId, _Look] = {}
+        self._of: dict[tuple[JobId, str], _Look] = {}
 
-    def told(self, record: JobRecord, ask: Callable[[], Answer]) -> Answer:
-        """What was answered when this was asked first of a job, which is raised for as that was. Raises `NotYet` while
-        there is no answer."""
-        look = self._of.get(record.id)
+    def told(self, record: JobRecord, question: str, ask: Callable[[], Answer]) -> Answer:
+        """What was answered when this question was asked first of a job, which is raised for as that was. Raises
+        `NotYet` while there is no answer."""
+        key = (record.id, question)
+        look = self._of.get(key)
         if look is None:
-            running = {job: one for job, one in self._of.items() if not one.ended.is_set()}
+            running = {asked: one for asked, one in self._of.items() if not one.ended.is_set()}
             if len(self._of) > _MOST_KEPT:
                 self._of = dict(running)
             if len(running) >= _MOST_LOOKS or any(one.owner == record.owner for one in running.values()):
                 raise NotYet(f"other logs are looked at before those of job {record.id}")
-            look = self._of[record.id] = _Look(record.owner)
+            look = self._of[key] = _Look(record.owner)
             threading.Thread(target=look.run, args=(ask,), daemon=True).start()
         if not look.ended.wait(_LOOK_S):
             raise NotYet(f"the logs of job {record.id} did not answer yet")
-        self._of.pop(record.id, None)
+        self._of.pop(key, None)
         if look.problem is not None:
             raise look.problem
         return cast(Answer, look.told)
@@ -147,7 +148,11 @@ class Opener:
             raise BadInput(f"Slurm's epilog told of a job of user {event.uid}, and the job is of {record.uid}")
         leader, _, component = record.id.partition("+")
         if component not in ("", "0"):
-            raise Declined(f"it is a component of the heterogeneous job {leader}, whose first one's end is told too")
+            if event.trigger == "epilog":
+                raise Declined(
+                    f"it is a component of the heterogeneous job {leader}, whose first one's end is told too"
+                )
+            record = self.scheduler.job(JobId(leader))  # the first, in which the script runs
         if event.is_suspicion:
             _check_time(record, event)
         if event.trigger == "alert":
@@ -182,7 +187,7 @@ class Opener:
         if record.state.job_class is not JobClass.ACTIVE or self.files is None:
             return
         files, now_s = self.files, self.clock.now()
-        quiet_s = self.looks.told(record, lambda: silent_s(files, record, now_s))
+        quiet_s = self.looks.told(record, "silence", lambda: silent_s(files, record, now_s))
         if quiet_s is not None and quiet_s < self.quiet_s:
             raise NotYet(
                 f"job {record.id} runs and wrote to its log {quiet_s:.0f} s ago; it is looked at when that is "
@@ -195,7 +200,9 @@ class Opener:
         if record.state.job_class is not JobClass.SUCCEEDED or record.derived_exit_code:
             return
         files, words = self.files, self.words
-        if files is None or words is None or not self.looks.told(record, lambda: tells_of_memory(files, record, words)):
+        if files is None or words is None or not self.looks.told(
+            record, "memory", lambda: tells_of_memory(files, record, words)
+        ):
             raise Declined(f"job {record.id} completed")
 
     def _job_of(self, event: SpoolEvent) -> JobId:
