@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from runbook.model.incident import Attempt, IncidentState
 from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.model.template import TemplateFile
 from runbook.model.units import JobId, NodeName
+from runbook.remedy import load_restarters, submitted_by_another
 from runbook.slurm.states import job_state
 from runbook.steps import cancel_job, choose_lever, classify, identify, read_error, relaunch
 from runbook.steps.cancel_job import of_another
 from tests.contract.fakes import ends
 from tests.flow.test_resuming import Scene
+
+RESTARTERS = Path(__file__).parents[2] / "playbooks/oom/restarters.yaml"
 
 
 def _identified(trigger: str, submit_line: str) -> tuple[str, IncidentState]:
@@ -180,3 +186,9 @@ def test_a_workflow_that_is_a_job_itself_is_its_owners() -> None:
     mentioned = "# python -m submitit.core._submit x"
     for script in ("snakemake --cores 8 --retries 2", "nextflow run main.nf -resume", mentioned):
         assert of_another(Scene(f"#!/bin/bash\n{script}\n").context()) is None
+
+
+def test_a_line_made_to_be_searched_for_long_is_gone_through_once() -> None:
+    began_s = time.process_time()
+    submitted = submitted_by_another(TemplateFile("a.sh", "snakemake " * 32_000), load_restarters(RESTARTERS))
+    assert submitted is None and time.process_time() - began_s < 2
