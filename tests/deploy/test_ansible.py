@@ -33,7 +33,8 @@ def test_ansible_reads_the_play_and_the_example_of_hosts(tmp_path: Path) -> None
 
 @pytest.mark.needs("ansible-lint")
 def test_the_linter_finds_nothing(tmp_path: Path) -> None:
-    argv = ("ansible-lint", "--offline", "--nocolor", "--strict", "roles/runbook", "site.yml", "hosts.example.yml")
+    profile = ("--profile", "production")
+    argv = ("ansible-lint", "--offline", "--nocolor", "--strict", *profile, "roles/runbook", "site.yml",
+            "hosts.example.yml")
     status, said = _said(tmp_path, *argv)
     assert status == 0, said
-    assert "production profile" in said, said
