@@ -22,7 +22,7 @@ from runbook.template.bash.written_files import same_file
 from runbook.template.budget import TooMuch
 from runbook.template.config import edit as config_edit
 from runbook.template.config.config_tree import Config
-from runbook.template.containers import Container, container_of
+from runbook.template.containers import Container, container_of, starts_container
 from runbook.template.text_files import CannotEdit, Language, language_of
 
 # A step reads what is named here, edits copies of it (`apply` takes the script and these files together), and has the
@@ -59,6 +59,11 @@ class WorkingFolder:
     """Relative to the folder in which the script is started; None where that is not certain."""
     likely: str = ""
     """By the usual forms (`cd "$ROOT/src"`), below the script's folder; "" where `below` is certain."""
+
+    @property
+    def gone_to(self) -> str | None:
+        """From the folder before; None where that is not certain."""
+        return self.path or self.below
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +135,12 @@ def _named_by_script(script: Script) -> tuple[NamedFile, ...]:
     for command in naming_commands(script):
         script.budget.spend(len(script.commands) // 8)
         if not only_prepares(command):
-            folder = _working_folder(script, command)
+            folder, container = _where_it_runs(script, command)
             here = [
                 replace(item.file, folder=folder, likely=likely_path(script, item)) for item in naming_words(command)
                 if not any(same_file(item.occurrence.value, file.file.path) for file in script.written)
             ]
             here += program_named(script, command, folder)
-            container = container_of(command, script.header)
             found += [replace(item, container=container) for item in here]
     return tuple(dict.fromkeys(found))
 
@@ -325,7 +329,7 @@ def programs_started(file: TemplateFile, known: SubmitContext | None = None) -> 
         at = program_position(command.argv)
         if at is None or only_prepares(command):
             continue
-        folder = _working_folder(script, command)
+        folder, container = _where_it_runs(script, command)
         token = command.argv[at]
         here = program_named(script, command, folder)
         if (command.argv[at - 1].text if at else "") == "-m" and re.fullmatch(r"\w+(?:\.\w+)*", token.text or ""):
@@ -334,7 +338,6 @@ def programs_started(file: TemplateFile, known: SubmitContext | None = None) -> 
                 NamedFile("-m", path, token.line, program=True, folder=folder)
                 for path in (f"{module}.py", f"{module}/__main__.py", f"src/{module}.py", f"src/{module}/__main__.py")
             ]
-        container = container_of(command, script.header)
         found += [replace(item, container=container) for item in here]
     return tuple(dict.fromkeys(found))
 
@@ -351,21 +354,44 @@ def words_of_files(file: TemplateFile, known: SubmitContext | None = None) -> tu
     return tuple(dict.fromkeys(found))
 
 
-def _working_folder(script: Script, command: Command) -> WorkingFolder | None:
-    """The last `cd` in front of the command, or Slurm's own option."""
+def _where_it_runs(script: Script, command: Command) -> tuple[WorkingFolder | None, Container | None]:
+    """The folder of the node in which a command runs, and its container, which knows a folder of its own."""
+    container = container_of(command, script.header, script.environment)
+    started = starts_container(command, script.header)
+    if container is None or started is None:
+        return _working_folder(script, command, script.commands), None
+    inside = [item for item in script.commands if started[0] is None or started[0] in command_chain(item)]
+    gone = _gone_to(script, command, inside)
+    container = container.after(gone.gone_to if gone is not None else "")
+    around = [item for item in script.commands if item not in inside]
+    return _working_folder(script, command, around) if container.from_outside else None, container
+
+
+def _working_folder(script: Script, command: Command, among: Sequence[Command]) -> WorkingFolder | None:
+    """The last `cd` of these in front of the command, or Slurm's own option."""
     for current in command_chain(command):
         for token in current.argv:
             if re.match(r"--chdir(=|$)|-D$", token.prefix):
                 return WorkingFolder(f"--chdir at line {token.line}")
-    found: WorkingFolder | None = None
-    below: str | None = ""
     directive = script.header.last(("--chdir", "-D"))
+    found = None
     if directive is not None:
         found = WorkingFolder(f"#SBATCH --chdir {directive.value} at line {directive.line}")
+    return _gone_to(script, command, among, found)
+
+
+def _gone_to(
+    script: Script, command: Command, among: Sequence[Command], found: WorkingFolder | None = None
+) -> WorkingFolder | None:
+    """Where those of `among` that stand in front of the command have gone to by `cd`; `found` where they have not."""
+    below: str | None = ""
     left: list[tuple[WorkingFolder | None, str | None]] = []
+    counted = {id(item) for item in among}
     for item in script.commands:
         if item is command:
             break
+        if id(item) not in counted:
+            continue
         if item.argv and item.argv[0].text == "popd" and left and not item.condition:
             found, below = left.pop()
         elif item.argv and item.argv[0].text in ("cd", "pushd"):

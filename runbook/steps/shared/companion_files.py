@@ -49,7 +49,10 @@ def read_companions(
         for written in named_files(parent, known):
             if written.container is None:
                 # What runs in a container names what is in there.
-                written = replace(written, container=inside.get(parent.path))
+                around = inside.get(parent.path)
+                if around is not None:
+                    around = around.after(written.folder.gone_to if written.folder is not None else "")
+                    written = replace(written, container=around, folder=None)
             named = reader.as_meant(written)
             if named.path is not None and named.path in seen:
                 continue
@@ -216,7 +219,9 @@ class _Reader:
         where such a path mostly leads; an absolute path that is not on this machine as the one that lies below the
         script's folder."""
         if named.container is not None and named.path is not None:
-            there = named.container.on_node(named.path)
+            cd = named.folder.gone_to if named.folder is not None else ""
+            start = posixpath.join(self.job.work_dir or "", cd) if cd is not None else ""
+            there = named.container.on_node(named.path, start)
             why = f"{named.path} lies in a container ({named.container.said}), and no mount tells which file that is"
             named = replace(named, path=there, unresolved=named.unresolved if there is not None else why, likely="")
         if not self._only_files:

@@ -204,11 +204,18 @@ def _first_program(argv: Sequence[Token]) -> int | None:
         text = "".join(atom.char for atom in token.atoms)  # a folder that is not known does not hide the program
         if text.endswith(".py") and not text.startswith("-") and basename(token) not in ("launch.py", "launcher.py"):
             return index
-        if text == "-m" and index + 1 < len(argv) and basename(argv[index + 1]) not in LAUNCHERS:
+        if text == "-m" and index + 1 < len(argv) and _may_be_module(argv[index + 1]):
             return index + 1
         if _TRAINER.fullmatch(basename(token)) and all(basename(item) in _IN_FRONT for item in argv[:index]):
             return index
     return _behind_launcher(argv)
+
+
+_MODULE = re.compile(r"(?!\d)[\w.-]*")  # not `docker run -m 64g`, `enroot start -m /a:/b`
+
+
+def _may_be_module(token: Token) -> bool:
+    return basename(token) not in LAUNCHERS and bool(_MODULE.fullmatch("".join(atom.char for atom in token.atoms)))
 
 
 _DISTRIBUTED = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
