@@ -197,6 +197,7 @@ def program_position(argv: Sequence[Token]) -> int | None:
 
 _TRAINER = re.compile(r"[A-Za-z][\w-]*[-_]train")  # a package installs it: fairseq-train
 _IN_FRONT = frozenset({"nohup", "time", "exec", "srun", "uv", "run", "--"})
+_NO_MODULE = re.compile(r"\d|.*[/:]")  # `docker run -m 64g`, `enroot start -m /a:/b`
 
 
 def _first_program(argv: Sequence[Token]) -> int | None:
@@ -204,18 +205,12 @@ def _first_program(argv: Sequence[Token]) -> int | None:
         text = "".join(atom.char for atom in token.atoms)  # a folder that is not known does not hide the program
         if text.endswith(".py") and not text.startswith("-") and basename(token) not in ("launch.py", "launcher.py"):
             return index
-        if text == "-m" and index + 1 < len(argv) and _may_be_module(argv[index + 1]):
+        word = argv[index + 1] if text == "-m" and index + 1 < len(argv) else None
+        if word is not None and basename(word) not in LAUNCHERS and not _NO_MODULE.match(word.prefix):
             return index + 1
         if _TRAINER.fullmatch(basename(token)) and all(basename(item) in _IN_FRONT for item in argv[:index]):
             return index
     return _behind_launcher(argv)
-
-
-_MODULE = re.compile(r"(?!\d)[\w.-]*")  # not `docker run -m 64g`, `enroot start -m /a:/b`
-
-
-def _may_be_module(token: Token) -> bool:
-    return basename(token) not in LAUNCHERS and bool(_MODULE.fullmatch("".join(atom.char for atom in token.atoms)))
 
 
 _DISTRIBUTED = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
@@ -270,9 +265,7 @@ def launcher_words(command: Command) -> tuple[Token, ...]:
 
 def starts_program(command: Command) -> bool:
     """Whether this looks like something that starts a program on the GPUs."""
-    if command.argv and basename(command.argv[0]) in LAUNCHERS:
-        return True
-    return program_position(command.argv) is not None
+    return any(basename(item) in LAUNCHERS for item in command.argv[:1]) or program_position(command.argv) is not None
 
 
 @dataclass(frozen=True, slots=True)
