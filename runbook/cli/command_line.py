@@ -324,7 +324,10 @@ def notify_test() -> None:
 @click.option("--group", metavar="GROUP", help="Whose jobs it may bring back, by sudo. Default: users.")
 @click.option("--spool", metavar="DIR", help="Where Slurm's epilog writes. Default: /var/spool/runbook.")
 @click.option("--ssh-user", metavar="USER", help="Who reaches the nodes by SSH; `none`: nobody. Default: root.")
-@click.option("--notify", metavar="ADDRESS", help="Where people are told, as apprise knows it. Default: nobody.")
+@click.option(
+    "--notify", metavar="ADDRESS",
+    help="Where people are told, as apprise knows it; `-`: its first line of standard input. Default: nobody.",
+)
 @click.option("--ssh-key", metavar="FILE", help="Default: /etc/runbook/id_ed25519 where it is, else ssh's own.")
 @click.option("--state", metavar="DIR", help="Where incidents are kept. Default: /var/lib/runbook, or your own.")
 @click.option(

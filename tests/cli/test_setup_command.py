@@ -165,6 +165,11 @@ def test_no_password_of_an_inventory_is_shown(setup: Setup) -> None:
     assert "-database: postgresql://***" in told and "- mailto://***" in told and "hunter2" not in told
 
 
+def test_an_address_comes_by_standard_input_where_command_lines_are_read_by_others(setup: Setup) -> None:
+    setup.run("--json", "--notify", "-", stdin="slack://hunter2/a/b\n")
+    assert "slack://hunter2/a/b" in setup.target.read_text()
+
+
 def test_nobody_is_asked_to_mend_what_others_may_read(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     setup.run("--yes")
     setup.state.mkdir(mode=0o700)

@@ -75,6 +75,8 @@ def setup(
     as_json: bool,
 ) -> int:
     """`runbook setup`."""
+    if notify == "-":
+        notify = sys.stdin.readline().strip() or None
     answers = Answers(conf, user, group, spool, ssh_user, notify, ssh_key, state)
     target = (output or (SITE_INVENTORY if os.geteuid() == 0 else Path("runbook-inventory.yaml"))).absolute()
     there = load_inventory(str(target)) if target.is_file() else None
