@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 from runbook.adapters import files, process
 from runbook.adapters.files import OwnerFiles
 from runbook.adapters.identity import Identity, identity_of
+from runbook.adapters.log_watch.follower import Follower
 from runbook.adapters.process.helpers import Helper, Helpers
 from runbook.adapters.silent import FileSystems
 from runbook.errors import Hung, NotAllowed, RunbookError, Unavailable
@@ -192,6 +194,38 @@ SHOWS = (
     "tells = [held, os.getgroups(), os.getresuid(), os.getsid(0) == os.getpid(), dict(os.environ)]\n"
     "line.sendall(json.dumps(tells).encode())\n"
 )
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_another_user_planted_where_anybody_may_is_no_file_of_the_owners(tmp_path: Path, apart: bool) -> None:
+    """Case: a log that Slurm wrote on a node's /tmp, and somebody else on the service's /tmp under the same path."""
+    nobody = pwd.getpwnam("nobody").pw_uid
+    with tempfile.TemporaryDirectory(dir=Path.home()) as made:
+        group = Path(made)
+        for folder in (anybodys := group / "tmp", his := anybodys / "his"):
+            folder.mkdir()
+        anybodys.chmod(0o1777)
+        linked = group / "link.out"
+        linked.symlink_to(anybodys / "x-1.out")
+        for path in (anybodys / "x-1.out", his / "x-1.out", group / "shared.yaml"):
+            path.write_text("CUDA out of memory\n")
+            os.chown(path, nobody, nobody)
+        own = anybodys / "own.out"
+        own.write_text("step 1\n")
+        opened = OwnerFiles(apart=apart)
+        for path in (anybodys / "x-1.out", his / "x-1.out", linked):
+            with pytest.raises(NotAllowed, match="not this owner's"):
+                opened.read_small(str(path), ME)
+            assert OwnerFiles(apart=apart, ours=(str(path),)).read_small(str(path), ME), "whoever runs us named it"
+        assert opened.read_small(str(group / "shared.yaml"), ME) and opened.read_small(str(own), ME)
+        follower = Follower(["out of memory"], 120.0, lambda owner: None)
+        told: list[object] = []
+        for log in (anybodys / "x-1.out", linked, group / "shared.yaml"):
+            follower.follow(str(log), (0, 0, ()), [str(log)])
+        for now_s in (1000.0, 1001.0, 1002.0):
+            told += [one["suspected"] for one in follower.round(now_s, time.time())]
+        assert set(told) == {str(group / "shared.yaml")}
 
 
 @ROOT_ONLY

@@ -71,9 +71,10 @@ class OwnerFiles:
     def open(self, path: str, owner: UserName) -> BinaryIO:
         identity = self._checked(path, owner)
         if self._is_here(identity):
-            descriptor = self._here(lambda: owner_side.open_regular(path), path, owner)
+            opens = owner_side.open_regular if path in self._ours else owner_side.open_as_owner
+            descriptor = self._here(lambda: opens(path), path, owner)
         else:
-            _, descriptor, _ = self._there(owner_side.request_line("open", path), path, identity)
+            _, descriptor, _ = self._there(self._opens(path), path, identity)
         return received_file(descriptor, path, owner, self._timeout_s)
 
     @contextlib.contextmanager
@@ -83,7 +84,7 @@ class OwnerFiles:
         be ended any more if closing it hung. At the end of the block the child has ended, or `Hung` is raised."""
         identity = self._checked(path, owner)
         with self._systems.asked(path, owner):
-            ours, child = self._started(owner_side.request_line("open", path), path, identity)
+            ours, child = self._started(self._opens(path), path, identity)
             try:
                 with ours:
                     yield ours
@@ -95,6 +96,9 @@ class OwnerFiles:
                     raise _no_answer(child, identity)
             finally:
                 self._end(child, path, identity)
+
+    def _opens(self, path: str) -> bytes:
+        return owner_side.request_line("named" if path in self._ours else "open", path)
 
     def _is_here(self, identity: Identity) -> bool:
         return privilege_mode(identity) is PrivilegeMode.SAME and not self._apart
@@ -155,7 +159,7 @@ class OwnerFiles:
             entries: list[Entry] = []
             try:
                 with ours:
-                    answer = answered.first(with_file=request.startswith(b"open "))
+                    answer = answered.first(with_file=request.startswith((b"open ", b"named ")))
                     if answer is not None and request.startswith(b"entries ") and "errno" not in answer:
                         entries = answered.entries(answer, self._most_entries, path)
                 if answer is None:
@@ -361,6 +365,11 @@ def translated(number: int, words: str, path: str, owner: str) -> RunbookError:
     if words == owner_side.CHANGED:
         return NotAllowed(
             "the file has changed since it was read", where=where, next_step="look at it, then start over"
+        )
+    if words == owner_side.PLANTED:
+        return NotAllowed(
+            f"it is not this owner's: {words}", where=where,
+            next_step="see whose it is; let the job's files lie in a folder of its owner's",
         )
     if words == owner_side.NOT_REGULAR or number in (errno.ENXIO, errno.EISDIR):
         return NotAllowed(f"not a regular file: {words}", where=where, next_step="name the job's log or script")

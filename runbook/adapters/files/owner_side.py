@@ -15,7 +15,7 @@ The child has its owner's user id: his other processes may stop it, and behind s
 starts, take it over with its socket. So whoever listens takes what it says as a stranger's; and before it does anything
 it gives up for good what it does not need (`bounded`): it stays a single process, with little memory.
 """
-# ruff: noqa: PTH105, PTH108, PTH116, PTH118, SIM105
+# ruff: noqa: PTH105, PTH108, PTH115, PTH116, PTH118, PTH120, SIM105
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NOT_REGULAR = "it is not a regular file"
+PLANTED = "it is another user's, below a folder in which anybody may make files"
 _PIECE_BYTES = 1 << 16
 CHANGED = "its content is not what was expected"
 PATH_LENGTH = 250
@@ -53,6 +54,31 @@ def open_regular(path: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def open_as_owner(path: str) -> int:
+    """As `open_regular`, of a file that a job names: what anybody could have put there tells nothing of the job."""
+    descriptor = open_regular(path)
+    try:
+        if planted(descriptor, os.geteuid()):
+            raise OSError(errno.EPERM, PLANTED, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def planted(descriptor: int, owner: int) -> bool:
+    """Whether an opened file is neither this user's nor root's, and a folder on its way, links followed, is one in
+    which anybody may make files. A group's own folders hold files of others that are meant."""
+    if os.fstat(descriptor).st_uid in (0, owner):
+        return False
+    folder = os.path.dirname(os.readlink(f"/proc/self/fd/{descriptor}"))
+    while not os.stat(folder).st_mode & stat.S_IWOTH:
+        if folder == "/":
+            return False
+        folder = os.path.dirname(folder)
+    return True
 
 
 def must_be_a_file_to_read(descriptor: int, path: str) -> None:
@@ -212,8 +238,8 @@ def end_with(connection: _socket.socket) -> None:
 
 
 def request_line(do: str, path: str, first: int = 0, second: object = "") -> bytes:
-    """What the child reads: "open", "entries" (depth, most entries) or "replace" (bytes of the content that follows,
-    what the file is expected to be)."""
+    """What the child reads: "open", "named" (the same of a path that no job named), "entries" (depth, most entries) or
+    "replace" (bytes of the content that follows, what the file is expected to be)."""
     return f"{do} {first} {second} {os.fsencode(path).hex()}\n".encode("ascii")
 
 
@@ -230,6 +256,8 @@ def answer_one(connection: _socket.socket) -> None:
     try:
         path = os.fsdecode(bytes.fromhex(path_hex))
         if do == "open":
+            descriptor = open_as_owner(path)
+        elif do == "named":
             descriptor = open_regular(path)
         elif do == "entries":
             found = list_entries(path, int(first), int(second))

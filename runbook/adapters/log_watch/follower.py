@@ -244,10 +244,10 @@ class Follower:
     def _grew(self, job: FollowedJob, each: FollowedFile, now_s: float, time_s: float) -> bool:
         try:
             status = os.stat(each.path)  # noqa: PTH116
+            if not stat.S_ISREG(status.st_mode) or planted(each.path, status.st_uid, job.owner[0]):
+                return False
         except OSError:
             return False  # not there yet, or not its owner's to read: it is asked again
-        if not stat.S_ISREG(status.st_mode):
-            return False
         before, each.size = each.size, status.st_size
         if before is None:
             # What stood there before was written when the file says so, as far as that can be.
@@ -273,7 +273,9 @@ class Follower:
         except OSError:
             return
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            here = f"/proc/self/fd/{descriptor}"
+            if not stat.S_ISREG(status.st_mode) or planted(here, status.st_uid, job.owner[0]):
                 return
             data = os.pread(descriptor, before + size - start, start - before)
         except OSError:
@@ -287,6 +289,19 @@ class Follower:
                 shown = "".join(char if char.isprintable() else " " for char in line)
                 job.suspect(max(each.grew_s, now_s - LONGEST_QUIET_S), each.path, shown)
                 break
+
+
+def planted(path: str, user: int, owner: int) -> bool:
+    """Whether a file is neither its job's owner's nor root's, below a folder in which anybody may make files: as
+    `owner_side.planted`."""
+    if user in (0, owner, os.geteuid()):
+        return False
+    path = os.path.realpath(path)
+    while path != "/":
+        path = os.path.dirname(path)  # noqa: PTH120
+        if os.stat(path).st_mode & stat.S_IWOTH:  # noqa: PTH116
+            return True
+    return False
 
 
 def _give_up_rights(libc: ctypes.CDLL) -> None:
