@@ -36,6 +36,8 @@ ALERT = "memory-failure-and-a-rank-gone"
 """What an event of the watch is called where an alert has its name."""
 _NEW_A_ROUND = 20
 """Jobs that are asked for one by one in a round; after a restart all are new."""
+_LEAST_BETWEEN_LISTS_S = 1.0
+"""Rounds may be a tenth of that apart."""
 _TELL_AGAIN_S = 1800.0
 CONFIRMED_S = 2.0
 """The same rank has to be missing in two looks that begin so far apart."""
@@ -227,7 +229,7 @@ class JobWatch:
         self.problem = what
 
     def _list(self, now_s: float) -> str:
-        """Which jobs run now. Returns what is wrong; the next look is at once where some are still to be asked for."""
+        """Which jobs run now. Returns what is wrong; the next look is soon where some are still to be asked for."""
         listed = list(self.running())
         unknown = [one.unknown for one in listed if isinstance(one, Unknown)]
         running = {job.id: job for job in listed if isinstance(job, JobRecord) and is_watched(job, self.rule)}
@@ -251,7 +253,9 @@ class JobWatch:
         due = in_turn((*new, *young))
         for job in due[:_NEW_A_ROUND]:
             self._follow(job, now_s)
-        self._listed_s = None if len(due) > _NEW_A_ROUND else now_s
+        # As long ago as lets the next be in a moment.
+        more = len(due) > _NEW_A_ROUND
+        self._listed_s = now_s - max(self.rule.list_s - _LEAST_BETWEEN_LISTS_S, 0.0) if more else now_s
         if left := len(wanted) - len(chosen):
             unknown.append(f"{left} running jobs are not watched: watch.most_jobs is {self.rule.most_jobs}")
         return "; ".join(unknown)

@@ -653,6 +653,7 @@ def test_more_jobs_than_may_be_are_told_of(tmp_path: Path, followers: LogFollowe
     scene.watch.rule = WatchDocument(partitions=("gpu",), list_s=1, most_jobs=25)
     for _ in range(3):
         scene.watch.round()
+        scene.clock.sleep(1)
     assert scene.watch.figures.jobs == 25
     assert scene.watch.problem == "5 running jobs are not watched: watch.most_jobs is 25"
 
@@ -697,6 +698,7 @@ def test_who_has_many_jobs_keeps_nobodys_out_of_the_watch(crowd: Scene) -> None:
     crowd.watch.rule = WatchDocument(partitions=("gpu",), list_s=1, most_jobs=40)
     crowd.watch.round()
     crowd.jobs.jobs.append(crowd.late)
+    crowd.clock.sleep(1)
     crowd.watch.round()
     assert "998" in told(crowd)
     for _ in range(3):
@@ -706,10 +708,28 @@ def test_who_has_many_jobs_keeps_nobodys_out_of_the_watch(crowd: Scene) -> None:
     assert crowd.watch.problem == "41 running jobs are not watched: watch.most_jobs is 40"
 
 
+def test_slurm_is_not_asked_for_its_running_jobs_without_a_pause(crowd: Scene) -> None:
+    """Case: after a restart, with many new jobs, every round listed anew, ten a second."""
+    crowd.watch.rule = WatchDocument(partitions=("gpu",), list_s=30, most_jobs=80)
+    lists = 0
+
+    def listed() -> list[JobRecord | Unknown]:
+        nonlocal lists
+        lists += 1
+        return crowd.jobs.running()
+
+    crowd.watch.running = listed
+    for _ in range(31):
+        crowd.watch.round()
+        crowd.clock.sleep(0.1)
+    assert lists in (3, 4) and len(told(crowd)) == 20 * lists
+
+
 def test_who_comes_when_every_place_is_taken_is_watched(crowd: Scene) -> None:
     crowd.watch.rule = WatchDocument(partitions=("gpu",), list_s=1, most_jobs=40)
     for _ in range(3):
         crowd.watch.round()
+        crowd.clock.sleep(1)
     crowd.jobs.jobs.append(crowd.late)
     crowd.clock.sleep(2)
     crowd.watch.round()
