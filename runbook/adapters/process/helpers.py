@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
 import subprocess
 import threading
@@ -138,6 +139,8 @@ class Helper:
         self.stderr = os.fdopen(errors, "rb", buffering=0)
         self.returncode: int | None = None
         self._watch = watch
+        self._held = os.fdopen(os.dup(errors), "rb", buffering=0)
+        """The helper has the other end open for as long as it lives, whoever else may be gone."""
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -154,13 +157,23 @@ class Helper:
                 raise subprocess.TimeoutExpired("a helper", timeout) from None
             except OSError:
                 told = b""
+            if not told and not self._hung_up(timeout):
+                raise subprocess.TimeoutExpired("a helper", timeout)
             # Nothing: whoever started it could not, or is gone.
             self.returncode = int(told or b"1")
             self._watch.close()
+            self._held.close()
         return self.returncode
 
+    def _hung_up(self, timeout_s: float) -> bool:
+        """Whether it is gone, or goes within that time, where whoever would say how it ended is gone itself."""
+        errors = select.poll()
+        errors.register(self._held, 0)
+        return bool(errors.poll(timeout_s * 1000))
+
     def stop(self) -> bool:
-        """Kill it and its group. False when it does not go away in 2 s."""
+        """Kill it and its group. False when it does not go away in 2 s. Where whoever started it is gone, nobody
+        kills it: it ends when its own line is closed, unless a file system holds it."""
         if self.returncode is None:
             with contextlib.suppress(OSError):
                 self._watch.send(b"k")
