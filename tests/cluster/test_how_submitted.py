@@ -25,7 +25,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 PREPARED = REPOSITORY / "build" / "submitters"
 """What tests/cluster/submitters/prepare has put there."""
-CONTAINERS = pytest.mark.skipif(not [*PREPARED.glob("container-*.so")], reason="no C compiler to make the plug-in")
+CONTAINERS = pytest.mark.skipif(
+    os.environ.get("RUNBOOK_REQUIRE_ALL") != "1" and not [*PREPARED.glob("container-*.so")],
+    reason="no C compiler to make the plug-in",
+)
 SSH = ("ssh", "-F", str(ROOT / "ssh" / "ssh_config"), "-l", "root")
 SIZE = ("--nodes=1", "--ntasks-per-node=2", "--gpus-per-node=2", "--time=10", "--mem=2G", "--job-name={name}")
 OPTIONS = (
