@@ -24,6 +24,7 @@ from runbook.model import checkpoint, diagnosis, incident, job, log, node, remed
 from runbook.model.diagnosis import Kinds
 from runbook.model.incident import SCHEMA_VERSION, Incident
 from runbook.model.node import NodeCheck
+from runbook.model.sentences import Sentence
 from runbook.report.vocabulary.sentences import in_words
 
 if TYPE_CHECKING:
@@ -192,7 +193,17 @@ def incident_schema() -> dict[str, Any]:
     """JSON Schema 2020-12. Only what has no default is required: a reader meets files that an older release of the
     same version wrote, and keys that a newer one added."""
     described = _descriptions()
-    document = incident_adapter().json_schema(mode="validation", ref_template="#/$defs/{model}")
+    from pydantic import json_schema
+
+    class AsWritten(json_schema.GenerateJsonSchema):
+        """Of a default what an incident holds: a sentence is its text."""
+
+        def encode_default(self, dft: Any) -> Any:
+            return in_words(dft) if isinstance(dft, Sentence) else super().encode_default(dft)
+
+    document = incident_adapter().json_schema(
+        mode="validation", ref_template="#/$defs/{model}", schema_generator=AsWritten
+    )
     for name, part in {"Incident": document, **document.get("$defs", {})}.items():
         for field, words in described.get(name, {}).items():
             if field == "":

@@ -111,6 +111,12 @@ def test_a_figure_that_is_no_number_is_not_written() -> None:
         pack_incident(replace(recovered(), failure=replace(failure, job=job)))
 
 
+def test_a_default_is_of_the_type_that_the_schema_names() -> None:
+    parts = [part for each in incident_schema()["$defs"].values() for part in each.get("properties", {}).values()]
+    texts = [part["default"] for part in parts if part.get("type") == "string" and "default" in part]
+    assert "" in texts and all(isinstance(text, str) for text in texts)
+
+
 def test_the_published_schema_is_current(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--rewrite-golden"):
         SCHEMA_FILE.write_text(published_schema(), encoding="utf-8")
