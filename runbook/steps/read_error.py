@@ -16,6 +16,7 @@ from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.log import Collateral, Finding, LogStory
 from runbook.model.sentences.of_logs import Say
 from runbook.model.units import Unknown, UserName, name_within, sentence
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
 from runbook.steps.shared.job_logs import after_mark, silent_s
 from runbook.steps.shared.ranks import RanksSeen, see_ranks
@@ -166,8 +167,8 @@ def _judge(story: LogStory, job: JobRecord) -> tuple[Outcome, str]:
         if not job.state.job_class.ended and followed is not None:
             # A task that has ended with a code died of something: that no log that is known says it, is no health.
             return Outcome.UNREADABLE, (
-                f"job {job.id} is {job.state.name}, and {_who(followed)} {followed.why}; what it died of stands in no "
-                "log that was read"
+                f"job {job.id} is {job.state.name}, and {_who(followed)} {in_words(followed.why)}; what it died of "
+                "stands in no log that was read"
             )
         if not job.state.job_class.ended:
             return Outcome.HEALTHY, f"job {job.id} is {job.state.name} and its logs show no failure"

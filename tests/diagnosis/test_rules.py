@@ -245,7 +245,7 @@ def test_memory_that_levels_off_is_no_leak() -> None:
 def test_the_contract_has_every_field_even_where_nothing_is_known() -> None:
     nothing = LogStory(None)
     said = to_contract(nothing, diagnose(nothing, meanings=MEANINGS, job=None))
-    assert list(said) == ["version", "diagnosis", "runners_up", "root_cause", "fields", "collateral"]
+    assert list(said) == ["version", "diagnosis", "runners_up", "root_cause", "first_failed", "fields", "collateral"]
     assert said["root_cause"] is None
     fields = said["fields"]
     assert isinstance(fields, dict)
