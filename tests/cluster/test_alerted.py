@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,18 +16,9 @@ from runbook.adapters.clock import SystemClock
 from runbook.adapters.slurm.commands import SlurmCommands, SlurmOnNode
 from runbook.model.units import NodeName
 from tests.cluster.conftest import SLURM, Cluster
+from tests.service.signed_in import address_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
-
-
-def started(process: subprocess.Popen[str]) -> str:
-    said = ""
-    assert process.stderr is not None
-    while (found := re.search(r"reports and metrics at (http://\S+?)/?\n", said)) is None:
-        line = process.stderr.readline()
-        assert line, said
-        said += line
-    return found[1]
 
 
 def _alert(node: str, fingerprint: str, began_s: float) -> dict[str, object]:
@@ -60,7 +50,7 @@ def test_an_alert_on_a_node_brings_the_one_job_back_that_had_it(cluster: Cluster
     daemon = cluster.start_runbook("serve", "--port", "0")
     try:
         client = httpx2.Client(
-            base_url=started(daemon), headers={"authorization": f"Bearer {made.stdout.strip()}"}, timeout=20
+            base_url=address_of(daemon), headers={"authorization": f"Bearer {made.stdout.strip()}"}, timeout=20
         )
         for node, fingerprint in (("gpu-23", "0" * 16), ("gpu-22", "1" * 16)):
             answer = client.post("/webhooks/alertmanager", json=_alert(node, fingerprint, time.time()))

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import NODES, REPOSITORY, ROOT, SLURM, Cluster, prepared
-from tests.cluster.test_alerted import started
+from tests.service.signed_in import address_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -151,7 +151,7 @@ def place(request: pytest.FixtureRequest, with_containers: None, private_tmp: No
     daemon = found.cluster.start_runbook("serve", "--port", "0")
     chosen = {item.name.removeprefix("test_") for item in request.session.items if item.path == request.path}
     try:
-        started(daemon)
+        address_of(daemon)
         for name, how in SUBMIT.items():
             if name in chosen:
                 found.jobs[name] = how(found)

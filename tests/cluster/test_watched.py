@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.cluster.conftest import Cluster
-from tests.cluster.test_alerted import started
+from tests.service.signed_in import address_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -18,7 +18,7 @@ def test_a_job_whose_owner_asks_for_it_is_brought_back_while_it_hangs_and_no_oth
         inventory.write("watch: {opt_in: runbook, list_s: 1}\n")
     daemon = cluster.start_runbook("serve", "--port", "0")
     try:
-        started(daemon)
+        address_of(daemon)
         healthy = cluster.submit("healthy.sbatch", "--comment=runbook", "--job-name=healthy")
         job = cluster.submit("true-oom.sbatch", "--comment=prio,runbook")
         cluster.until_dead(job, "true-oom")

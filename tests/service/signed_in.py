@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Callable, Sequence
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,12 +23,39 @@ from runbook.service.app import People, create_app
 from runbook.service.auth import Proxy, Signer, SignIn, networks
 from runbook.service.tokens import Role, TokenFile, add_token
 from runbook.steps.shared.base import StepContext
+from tests.cli.conftest import Shell
 from tests.service.shown import shown
 
 HERE = "http://localhost"
 FORM = {"sec-fetch-site": "same-origin", "accept": "text/html"}
 PAGE = {"accept": "text/html"}
 SECRET = "a-proxy-secret-of-some-length"
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Where the daemon says that it answers, once it does; it ends without a stroke."""
+    said = ""
+    assert process.stderr is not None
+    while (found := re.search(r"reports and metrics at (http://\S+?)/?\n", said)) is None:
+        line = process.stderr.readline()
+        assert line, said
+        said += line
+    return found[1]
+
+
+@contextlib.contextmanager
+def serving(shell: Shell) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`runbook serve` with the shell's inventory, as a process, with its address."""
+    with subprocess.Popen(
+        (sys.executable, "-m", "runbook", "serve", "--port", "0"), stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory)}, cwd=shell.work,
+    ) as process:
+        try:
+            yield address_of(process), process
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+        finally:
+            process.kill()
 
 
 def no_context(_incident: Incident) -> StepContext:

@@ -433,6 +433,17 @@ class Scene:
         with self.log.open("a") as stream:
             stream.write(OOM)
 
+    def goes_on(self, line: str) -> None:
+        """It writes such lines until the watch has seen that it goes on."""
+
+        def seen() -> bool:
+            with self.log.open("a") as stream:
+                stream.write(line)
+            self.watch.round()
+            return self.watch._suspects[JobId("7")].looks_left is not None
+
+        _until(seen)
+
     def looks(self, number: int) -> None:
         """Rounds until the nodes were asked so often, and what they answered was heard."""
         wanted = self.nodes.asked + number
@@ -527,13 +538,7 @@ def test_a_job_that_went_on_is_asked_a_few_times_more_and_then_forgotten(
     scene = Scene(tmp_path, followers, spool, ALIVE)
     scene.looks(1)
 
-    def gone_on() -> bool:
-        with scene.log.open("a") as stream:
-            stream.write("step 2\n")
-        scene.watch.round()
-        return scene.watch._suspects[JobId("7")].looks_left is not None
-
-    _until(gone_on)
+    scene.goes_on("step 2\n")
     asked = scene.nodes.asked
 
     def forgotten() -> bool:
@@ -557,13 +562,7 @@ def test_survivors_that_go_on_printing_do_not_hide_the_rank_that_is_gone(
     scene = Scene(tmp_path, followers, spool, ALIVE)
     scene.looks(1)
 
-    def heartbeat() -> bool:
-        with scene.log.open("a") as stream:
-            stream.write("[rank0] still waiting in all_reduce\n")
-        scene.watch.round()
-        return scene.watch._suspects[JobId("7")].looks_left is not None
-
-    _until(heartbeat)
+    scene.goes_on("[rank0] still waiting in all_reduce\n")
     scene.nodes.ranks = ONE_GONE
     scene.looks(2)
     (event,) = spool.scan()

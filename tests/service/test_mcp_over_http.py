@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from runbook.adapters.store import IncidentStore
 from tests.cli.conftest import Shell
 from tests.report.sample_incidents import hostile, recovered
-from tests.service.signed_in import FORM
+from tests.service.signed_in import FORM, serving
 
 TOOLS = {"incidents", "incident", "explain", "levers", "history", "node"}
 KEPT_BACK = {"diagnose", "predict"}
@@ -76,22 +72,8 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     store = IncidentStore(shell.state)
     for incident in (recovered(), hostile()):
         store.save(incident)
-    with subprocess.Popen(
-        (sys.executable, "-m", "runbook", "serve", "--port", "0"), stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory)}, cwd=shell.work,
-    ) as process:
-        assert process.stderr is not None
-        try:
-            said = ""
-            while (found := re.search(r"reports and metrics at (http://\S+?)/?\n", said)) is None:
-                line = process.stderr.readline()
-                assert line, said
-                said += line
-            yield Door(found[1], tokens, shell.state)
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-        finally:
-            process.kill()
+    with serving(shell) as (address, _):
+        yield Door(address, tokens, shell.state)
 
 
 def test_the_tools_are_those_that_read_what_is_stored(door: Door) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +14,7 @@ import httpx2
 import pytest
 
 from tests.cli.conftest import Shell
-from tests.service.signed_in import FORM, hidden
+from tests.service.signed_in import FORM, hidden, serving
 
 MORE = """\
 sign_in: {{tokens_file: {folder}/tokens.yaml}}
@@ -62,22 +59,8 @@ def shell(tmp_path: Path) -> Shell:
 def site(shell: Shell) -> Iterator[Site]:
     for name, role in (("alice", "act"), ("prometheus", "alert")):
         (shell.folder / name).write_text(shell("token", "new", name, "--role", role).stdout.strip(), encoding="utf-8")
-    with subprocess.Popen(
-        (sys.executable, "-m", "runbook", "serve", "--port", "0"), stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "RUNBOOK_INVENTORY": str(shell.inventory)}, cwd=shell.work,
-    ) as process:
-        assert process.stderr is not None
-        try:
-            said = ""
-            while (found := re.search(r"reports and metrics at (http://\S+?)/?\n", said)) is None:
-                line = process.stderr.readline()
-                assert line, said
-                said += line
-            yield Site(shell, shell.folder / "spool", found[1].replace("127.0.0.1", "localhost"), process)
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-        finally:
-            process.kill()
+    with serving(shell) as (address, process):
+        yield Site(shell, shell.folder / "spool", address.replace("127.0.0.1", "localhost"), process)
 
 
 def _token(site: Site, name: str) -> str:
