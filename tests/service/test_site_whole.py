@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from runbook.adapters.local import LocalScheduler
 from tests.cli.conftest import Shell
 from tests.service.signed_in import FORM, hidden, serving
 
@@ -61,6 +62,9 @@ def site(shell: Shell) -> Iterator[Site]:
         (shell.folder / name).write_text(shell("token", "new", name, "--role", role).stdout.strip(), encoding="utf-8")
     with serving(shell) as (address, process):
         yield Site(shell, shell.folder / "spool", address.replace("127.0.0.1", "localhost"), process)
+    scheduler = LocalScheduler(shell.state / "scheduler")
+    for job in scheduler.jobs():
+        scheduler.cancel(job)
 
 
 def _token(site: Site, name: str) -> str:
