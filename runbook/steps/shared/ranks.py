@@ -1,7 +1,7 @@
 """Which ranks of a running job live, by the processes on its nodes: the witness of a job that hangs after one died.
 
-A log is no witness. Of 170 logs of healthy jobs in `tests/logs`, 92 hold the words of a memory failure with a long
-silence behind them: caught, retried, in a data set, before an evaluation.
+A log is no witness. Of 170 logs of healthy jobs, written without knowledge of this rule and not kept, 92 hold the words
+of a memory failure with a long silence behind them: caught, retried, in a data set, before an evaluation.
 """
 
 from __future__ import annotations
