@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from runbook import __version__
-from runbook.cli.say import echo
 from runbook.locations import without_a_home
 
 
@@ -83,6 +82,8 @@ playbook_option = click.option("--playbook", metavar="DIR", type=PATH, help="Ano
 def _say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
+    from runbook.cli.say import echo
+
     python = ".".join(map(str, sys.version_info[:3]))
     echo(f"runbook, version {__version__}\ninstalled {_way_of_installation()}; Python {python}")
     ctx.exit()

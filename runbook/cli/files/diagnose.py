@@ -30,6 +30,7 @@ from runbook.report.contract import story_to_contract, to_contract
 from runbook.report.text import paragraph
 from runbook.report.text.diagnosis_text import WIDTH, render_diagnosis
 from runbook.report.vocabulary.clean import clean_line, shorten
+from runbook.report.vocabulary.sentences import in_words
 
 if TYPE_CHECKING:
     from runbook.cli.files.job_files import JobFiles
@@ -138,7 +139,8 @@ def _lines_read(story: LogStory, signatures: Signatures) -> Iterator[dict[str, o
         }
     for each in story.collateral:
         yield {
-            "file": None, "line": None, "text": None, "signature": each.signature, "says": each.why,
+            "file": None, "line": None, "text": None, "signature": each.signature,
+            "says": in_words(each.why),
             "who": {name: value for name in ("rank", "node") if (value := getattr(each, name)) is not None},
             "memory": False, "figures": {}, "taken_as": "consequence", "because": "it follows from the first failure",
         }
