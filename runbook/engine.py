@@ -7,9 +7,10 @@ before it acts. Nothing outside is touched from the workflow function itself: it
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NotRequired, Protocol, TypedDict
+from typing import Protocol
 
 from dbos import DBOS, SetWorkflowID
 from sqlalchemy.exc import DBAPIError
@@ -20,9 +21,21 @@ from runbook.config import PolicyDocument
 from runbook.errors import BoxFault, BoxStopped, RunbookError, Unavailable
 from runbook.flow import END, Box, Boxes, Flow, Here
 from runbook.model.incident import NOBODY, Act, BoxVisit, Incident, IncidentState, Policy, declined
-from runbook.model.units import IncidentId
+from runbook.model.units import IncidentId, UserName
 from runbook.ports import Clock
-from runbook.report.json_documents import pack_incident, unpack_incident
+from runbook.records import (
+    Answer,
+    Asked,
+    BoxRecord,
+    Handed,
+    Packed,
+    Recorded,
+    changed,
+    changes,
+    packed,
+    repacked,
+    unpacked,
+)
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, read_only_ports
 
 QUEUE = "incidents"
@@ -49,43 +62,6 @@ class Store(Protocol):
     def load(self, incident: IncidentId) -> Incident: ...
 
 
-class BoxRecord(TypedDict):
-    """What DBOS keeps of one run of a box."""
-
-    outcome: str
-    incident: str
-    """JSON; "" when the box changed nothing, so that hours of polling cost no space."""
-    poll_s: float
-    unavailable: str
-    bug: str
-    stopped: NotRequired[str]
-    """What ended a box that used more than it may."""
-
-
-class Asked(TypedDict):
-    """What DBOS keeps of the question that an acting box puts; `sentence` is "" when it has nothing to do outside."""
-
-    sentence: str
-    what: str
-    target: str
-    token: str
-    unavailable: str
-    bug: str
-    stopped: NotRequired[str]
-
-
-class Handed(TypedDict):
-    """What DBOS keeps of an incident that goes to a person because a box was ended."""
-
-    incident: str
-    box: str
-
-
-class Answer(TypedDict):
-    yes: bool
-    by: str
-
-
 @dataclass
 class Engine:
     """Walks one flow over incidents. `launch` first, `close` last."""
@@ -102,10 +78,12 @@ class Engine:
     """Tells people what came with the step from one state of an incident to the next. Asked again when a box runs again
     after a crash; must not raise."""
     boxes: Boxes = field(default_factory=Here)
-    _workflow: Callable[[str], str] | None = field(default=None, init=False, repr=False)
+    _workflow: Callable[[Recorded], str] | None = field(default=None, init=False, repr=False)
     stopped: dict[IncidentId, str] = field(default_factory=dict, init=False)
     """Incidents whose work ended as nothing could be recorded of it, each with the reason: `go_on` takes them up."""
     _taken_up: set[IncidentId] = field(default_factory=set, init=False, repr=False)
+    _held: dict[IncidentId, tuple[UserName, int]] = field(default_factory=dict, init=False, repr=False)
+    """Of runs that are begun: whose job it is, and the bytes that are held of the incident."""
 
     def launch(self, database_url: str, *, executor: str, queue_concurrency: int | None = None) -> None:
         """Connect DBOS. With a concurrency, incidents put on the queue by other processes are taken too."""
@@ -116,8 +94,8 @@ class Engine:
             config["max_executor_threads"] = queue_concurrency + _MORE_THREADS
         DBOS(config=config)  # type: ignore[arg-type]
 
-        def walk(request: str) -> str:
-            name = from_text(request).id
+        def walk(request: Recorded) -> str:
+            name = unpacked(request).id
             self.stopped.pop(name, None)
             self._taken_up.discard(name)
             try:
@@ -125,6 +103,8 @@ class Engine:
             except (DBAPIError, Unavailable) as error:
                 self.stopped[name] = in_words(error) if isinstance(error, DBAPIError) else error.what
                 raise
+            finally:
+                self._held.pop(name, None)
 
         self._workflow = DBOS.workflow(name=WORKFLOW, max_recovery_attempts=1000)(walk)
         if queue_concurrency is None:
@@ -144,10 +124,10 @@ class Engine:
         """Begin, or join if this run of the incident was begun before. Returns the workflow's id."""
         walk, workflow = self._alone(incident), workflow_id(incident)
         with SetWorkflowID(workflow):
-            DBOS.start_workflow(walk, to_text(incident))
+            DBOS.start_workflow(walk, packed(incident))
         return workflow
 
-    def _alone(self, incident: Incident) -> Callable[[str], str]:
+    def _alone(self, incident: Incident) -> Callable[[Recorded], str]:
         """The workflow. One run at a time: an earlier one that was left half way must not be taken up beside the new
         one."""
         if self._workflow is None:
@@ -170,7 +150,7 @@ class Engine:
         """As `start`, through the queue, so that only so many are worked on at a time."""
         walk = self._alone(incident)
         with SetWorkflowID(workflow_id(incident)):
-            DBOS.enqueue_workflow(QUEUE, walk, to_text(incident))
+            DBOS.enqueue_workflow(QUEUE, walk, packed(incident))
 
     def ensure(self, incident: Incident, begin_again: Callable[[Incident], Incident]) -> str:
         """See to it that an unfinished incident is worked on, once. A run that was never begun is put on the queue; one
@@ -223,26 +203,27 @@ class Engine:
 
     # -- the workflow ----------------------------------------------------------------------------------------
 
-    def _walk(self, request: str) -> str:
-        """The workflow: deterministic, so that a resumed run takes the same path through recorded results."""
-        incident = from_text(request)
-        name = incident.box or self.flow.start
+    def _walk(self, request: Recorded) -> str:
+        """The workflow: deterministic, so that a resumed run takes the same path through recorded results. While it
+        waits it holds the incident packed."""
+        held = repacked(request)
+        name = unpacked(held).box or self.flow.start
         waited_s, stopped = 0.0, 0
         while name != END:
             box = self.flow.boxes[name]
-            decided, by = self._decide(box, incident) if box.acts else (None, "")
-            record = decided or DBOS.run_step({"name": name}, self._run_box, name, incident, by)
+            decided, by = self._decide(box, held) if box.acts else (None, "")
+            record = decided or DBOS.run_step({"name": name}, self._run_box, name, held, by)
             if record["bug"]:
                 return "bug"
             if why := record.get("stopped", ""):
                 stopped += 1
                 if stopped >= _MOST_STOPPED:
-                    handed = DBOS.run_step({"name": f"{name}.to_a_person"}, self._to_a_person, name, incident, why)
-                    incident, name, stopped = from_text(handed["incident"]), handed["box"], 0
+                    handed = DBOS.run_step({"name": f"{name}.to_a_person"}, self._to_a_person, name, held, why)
+                    held, name, stopped = changed(held, handed["incident"]), handed["box"], 0
                 continue
             if record["unavailable"]:
                 if waited_s >= self.policy.unavailable_patience_s:
-                    DBOS.run_step({"name": f"{name}.give_up"}, self._give_up, incident, record["unavailable"])
+                    DBOS.run_step({"name": f"{name}.give_up"}, self._give_up, held, record["unavailable"])
                     return "interrupted"
                 pause_s = min(30.0, 1.0 + waited_s / 2)
                 waited_s += pause_s
@@ -250,12 +231,12 @@ class Engine:
                 continue
             waited_s, stopped = 0.0, 0
             if record["incident"]:
-                incident = from_text(record["incident"])
+                held = changed(held, record["incident"])
             following = self.flow.after(name, record["outcome"])
             if following == name:
                 self._wait(record["poll_s"])
             name = following
-        return incident.state.value
+        return unpacked(held).state.value
 
     def _wait(self, seconds: float) -> None:
         """The library's own wait is until a time of day: with that set back, a run that is taken up again would wait
@@ -263,45 +244,52 @@ class Engine:
         if seconds > 0:
             DBOS.run_step({"name": "DBOS.sleep"}, self.clock.sleep, seconds)
 
-    def _decide(self, box: Box, incident: Incident) -> tuple[BoxRecord | None, str]:
+    def _decide(self, box: Box, held: Packed) -> tuple[BoxRecord | None, str]:
         """(None, who said yes): go ahead; nobody's yes means that the box may look and not act. Else the record of a
         box that was planned only or declined, or whose question could not be put."""
-        if incident.policy is Policy.APPLY:
+        policy, topic = self._asked_of(box, held)
+        if policy is Policy.APPLY:
             return None, _BY_POLICY
-        asked = DBOS.run_step({"name": f"{box.name}.propose"}, self._propose, box.name, incident)
+        asked = DBOS.run_step({"name": f"{box.name}.propose"}, self._propose, box.name, held)
         if asked["unavailable"] or asked["bug"] or asked.get("stopped"):
             unasked = BoxRecord(outcome="", incident="", poll_s=0, unavailable=asked["unavailable"], bug=asked["bug"])
             unasked["stopped"] = asked.get("stopped", "")
             return unasked, ""
         if not asked["sentence"]:
             return None, ""
-        if incident.policy is Policy.PLAN:
+        if policy is Policy.PLAN:
             return DBOS.run_step(
-                {"name": f"{box.name}.planned"}, self._not_done, box.name, incident, asked, "planned", ""
+                {"name": f"{box.name}.planned"}, self._not_done, box.name, held, asked, "planned", ""
             ), ""
-        topic = approval_topic(incident, box.name)
         answer: Answer | None = DBOS.recv(topic, timeout_seconds=self.policy.approval_limit_s)
         if answer is not None and answer["yes"]:
-            DBOS.run_step({"name": f"{box.name}.approved"}, self._go_on, incident)
+            DBOS.run_step({"name": f"{box.name}.approved"}, self._go_on, held)
             return None, answer["by"]
         by = answer["by"] if answer else NOBODY
         return DBOS.run_step(
-            {"name": f"{box.name}.declined"}, self._not_done, box.name, incident, asked, "declined", by
+            {"name": f"{box.name}.declined"}, self._not_done, box.name, held, asked, "declined", by
         ), ""
+
+    def _asked_of(self, box: Box, held: Packed) -> tuple[Policy, str]:
+        """What an incident allows, and the topic of the answer for a box."""
+        incident = unpacked(held)
+        self._hold(incident, held)
+        return incident.policy, approval_topic(incident, box.name)
 
     # -- recorded steps --------------------------------------------------------------------------------------
 
-    def _run_box(self, name: str, before: Incident, by: str) -> BoxRecord:
+    def _run_box(self, name: str, held: Packed, by: str) -> BoxRecord:
         """`by`: who said yes; "" for an acting box means that nobody was asked, so that it may only look."""
         box = self.flow.boxes[name]
-        incident = before
+        incident = before = unpacked(held)
+        self._hold(before, held)
         try:
             incident = self._entered(box, before)
             context = self._context(incident)
             if box.acts and not by:
                 context = replace(context, ports=read_only_ports(context.ports))
             result = self.boxes.run(box, context)
-            return self._left(box, _signed(result, len(incident.acts), by), before)
+            return self._left(box, _signed(result, len(incident.acts), by), before, held)
         except Unavailable as error:
             # A full disk as well: nothing of this box was recorded, and it is safe to run again.
             self.watcher.line(incident.id, f"{error.what}; trying again")
@@ -316,8 +304,8 @@ class Engine:
         except Exception:
             return self._stopped(incident, "", traceback.format_exc())
 
-    def _propose(self, name: str, incident: Incident) -> Asked:
-        box = self.flow.boxes[name]
+    def _propose(self, name: str, held: Packed) -> Asked:
+        box, incident = self.flow.boxes[name], unpacked(held)
         try:
             proposal = self.boxes.propose(box, self._context(incident))
             if proposal is not None and incident.policy is Policy.APPROVE:
@@ -347,13 +335,13 @@ class Engine:
             bug="",
         )
 
-    def _go_on(self, before: Incident) -> None:
-        incident = replace(before, state=IncidentState.RUNNING, awaiting="", updated_s=self.clock.now())
+    def _go_on(self, held: Packed) -> None:
+        incident = replace(unpacked(held), state=IncidentState.RUNNING, awaiting="", updated_s=self.clock.now())
         self.store.save(incident)
 
-    def _not_done(self, name: str, before: Incident, asked: Asked, outcome: str, by: str) -> BoxRecord:
+    def _not_done(self, name: str, held: Packed, asked: Asked, outcome: str, by: str) -> BoxRecord:
         """A box that acts, passed without acting: only planned, or a person said no."""
-        box = self.flow.boxes[name]
+        box, before = self.flow.boxes[name], unpacked(held)
         incident = self._entered(box, before)
         now = self.clock.now()
         would = f"would {asked['sentence']}"
@@ -369,9 +357,10 @@ class Engine:
         if outcome == "declined":
             incident = replace(incident, conclusion=f"Declined ({by}): {asked['sentence']}.")
         result = StepResult(outcome, incident, would if outcome == "planned" else declined(by))
-        return self._left(box, result, before)
+        return self._left(box, result, before, held)
 
-    def _give_up(self, incident: Incident, why: str) -> None:
+    def _give_up(self, held: Packed, why: str) -> None:
+        incident = unpacked(held)
         what, *rest = (line.strip() for line in why.splitlines())
         conclusion, mended = f"Interrupted: {what}.", f"Mend that, then `runbook resume {incident.id}`."
         stopped = replace(
@@ -385,9 +374,9 @@ class Engine:
         self.watcher.line(incident.id, conclusion)
         self.tell(incident, stopped)
 
-    def _to_a_person(self, name: str, before: Incident, why: str) -> Handed:
+    def _to_a_person(self, name: str, held: Packed, why: str) -> Handed:
         """A box that was ended as often as it was tried: it is not tried again, and a person is told what ended it."""
-        box = self.flow.boxes[name]
+        box, before = self.flow.boxes[name], unpacked(held)
         what, *rest = (line.strip() for line in why.splitlines())
         told = f"Stopped at {name}, which was tried {_MOST_STOPPED} times: {what}."
         to_do = tuple(line.removeprefix("next: ") for line in rest)
@@ -405,9 +394,20 @@ class Engine:
         self.store.save(incident)
         self.watcher.left(box, visit, incident)
         self.tell(before, incident)
-        return Handed(incident=to_text(incident), box=following or END)
+        return Handed(incident=changes(held, incident), box=following or END)
 
     # -- helpers ---------------------------------------------------------------------------------------------
+
+    def held(self) -> Mapping[UserName, int]:
+        """Bytes that are held of incidents whose runs are begun, by the owner of their jobs."""
+        sums: Counter[UserName] = Counter()
+        for owner, size_bytes in tuple(self._held.values()):
+            sums[owner] += size_bytes
+        return sums
+
+    def _hold(self, incident: Incident, held: Packed) -> None:
+        if (known := incident.original or incident.failure) is not None:
+            self._held[incident.id] = known.job.owner, len(held)
 
     def _context(self, incident: Incident) -> StepContext:
         return self.context_of(incident, lambda text: self.watcher.line(incident.id, text))
@@ -427,7 +427,7 @@ class Engine:
             self.watcher.entered(box, incident)
         return incident
 
-    def _left(self, box: Box, result: StepResult, before: Incident) -> BoxRecord:
+    def _left(self, box: Box, result: StepResult, before: Incident, held: Packed) -> BoxRecord:
         now = self.clock.now()
         incident = result.incident
         following = self.flow.after(box.name, result.outcome)
@@ -439,13 +439,13 @@ class Engine:
         stored = incident if following == END or waiting else replace(incident, box=following)
         if following == END:  # the page first: once the incident is stored as closed, nobody comes back to draw it
             self.draw(incident)
-        changed = not waiting or self._changed(incident, before)
-        if changed or visit.summary != before.visits[-1].summary:  # progress: for those who look on
+        moved = not waiting or self._changed(incident, before)
+        if moved or visit.summary != before.visits[-1].summary:  # progress: for those who look on
             self.store.save(stored)
         self.watcher.left(box, visit, incident) if not waiting else self.watcher.line(incident.id, result.summary)
         self.tell(before, incident)
-        text = to_text(incident) if changed else ""
-        return BoxRecord(outcome=str(result.outcome), incident=text, poll_s=result.poll_s, unavailable="", bug="")
+        told: Recorded = changes(held, incident) if moved else ""
+        return BoxRecord(outcome=str(result.outcome), incident=told, poll_s=result.poll_s, unavailable="", bug="")
 
     @staticmethod
     def _changed(incident: Incident, old: Incident) -> bool:
@@ -491,10 +491,3 @@ def approval_topic(incident: Incident, box: str) -> str:
     """One topic an act: an answer given to one question cannot approve another."""
     return f"{box}:{len(incident.visits)}"
 
-
-def to_text(incident: Incident) -> str:
-    return pack_incident(incident)
-
-
-def from_text(text: str) -> Incident:
-    return unpack_incident(text, "the workflow database")

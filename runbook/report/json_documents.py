@@ -74,10 +74,15 @@ def dump_incident(incident: Incident, contract: Mapping[str, Any] | None = None)
 
 def pack_incident(incident: Incident) -> str:
     """The incident for ourselves alone: ASCII on one line, what stands in it twice once. `unpack_incident` reads it."""
+    return json.dumps(incident_document(incident), allow_nan=False)
+
+
+def incident_document(incident: Incident) -> dict[str, Any]:
+    """What `pack_incident` makes text of. `incident_of` reads it."""
     document, same = _told_once(incident)
     if same:
         document["original"] = _SAME
-    return json.dumps(document, allow_nan=False)
+    return document
 
 
 def _told_once(incident: Incident) -> tuple[dict[str, Any], bool]:
@@ -91,12 +96,18 @@ def _told_once(incident: Incident) -> tuple[dict[str, Any], bool]:
 def unpack_incident(text: str, where: str, kinds: Kinds | None = None) -> Incident:
     """What `pack_incident` made, or the document as it is published. Raises `BadInput`; `kinds` as in
     `load_incident`."""
+    return incident_of(_document(text.encode(), where), where, kinds)
+
+
+def incident_of(document: dict[str, Any], where: str, kinds: Kinds | None = None) -> Incident:
+    """What `incident_document` made, or the document as it is published. Raises `BadInput`; `kinds` as in
+    `load_incident`."""
     from pydantic import ValidationError
 
-    document = _document(text.encode(), where)
+    _check_version(document, where)
     same = document.get("original") == _SAME
     if same:
-        del document["original"]
+        document = {key: value for key, value in document.items() if key != "original"}
     try:
         incident = incident_adapter().validate_python(document, context=load_kinds() if kinds is None else kinds)
     except ValidationError as error:
@@ -161,6 +172,12 @@ def _document(data: bytes, where: str) -> dict[str, Any]:
             where=where,
             next_step="restore the file from a backup, or open the incident again",
         ) from error
+    _check_version(document, where)
+    assert isinstance(document, dict)
+    return document
+
+
+def _check_version(document: object, where: str) -> None:
     version = document.get("version") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(version, int) or isinstance(version, bool):
         raise BadInput("not an incident: no version", where=where, next_step="name an incident.json of runbook")
@@ -170,7 +187,6 @@ def _document(data: bytes, where: str) -> dict[str, Any]:
             where=where,
             next_step="upgrade runbook on this machine",
         )
-    return document
 
 
 def without_surrogates(value: Any) -> Any:

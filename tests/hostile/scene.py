@@ -67,11 +67,11 @@ def application(folder: Path, limits: CageDocument = LIMITS) -> Application:
     return app
 
 
-def failed_job(app: Application, folder: Path, name: str, says: str = "") -> JobId:
-    """One that has failed, with a line in its log where it `says` something."""
+def failed_job(app: Application, folder: Path, name: str, says: str = "", runs: str = "") -> JobId:
+    """One that has failed, with a line in its log where it `says` something; `runs`: a command in its script."""
     script = folder / f"{name}.sh"
     said = f"echo '{says}'\n" if says else ""
-    script.write_text(f"#!/bin/sh\n{said}exit 3\n", encoding="utf-8")
+    script.write_text(f"#!/bin/sh\n{said}{runs and runs + chr(10)}exit 3\n", encoding="utf-8")
     job = app.local_scheduler.submit_script(str(script), work_dir=str(folder))
     deadline = time.monotonic() + 60
     while app.scheduler.job(job).state.job_class is not JobClass.FAILED:

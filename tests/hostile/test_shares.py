@@ -24,6 +24,8 @@ from runbook.cli import serve
 from runbook.cli.wiring import Application
 from runbook.config import CageDocument, KeepDocument
 from runbook.errors import Hung, NotAllowed, Unavailable
+from runbook.flow import load_flow
+from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId, UserName
 from runbook.service.daemon import Daemon, NoPlace, Opener, ServiceStatus
@@ -240,6 +242,32 @@ def test_a_copy_that_its_owner_has_swollen_holds_no_backup_up(tmp_path: Path) ->
     (tmp_path / "back").mkdir()
     found = unpack(tmp_path / "b.zst", tmp_path / "back").files
     assert "incidents/oom-here-2/attempts/1/train.sh" in found and "incidents/oom-here-1/incident.json" in found
+
+
+@pytest.mark.timeout(240)
+def test_the_workflow_database_holds_what_a_job_names_once(tmp_path: Path) -> None:
+    """Not the whole incident with each box, a dozen times what its owner's files have."""
+    app = application(tmp_path, CageDocument())
+    app.__dict__["flow"] = load_flow(playbook_folder() / "flow.yaml")
+    names, size_bytes = ("a.yaml", "b.yaml"), 0
+    for name in names:
+        text = "micro_batch_size: 4\n" + "".join(f"# {os.urandom(60).hex()}\n" for _ in range(6000))
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        size_bytes += len(text)
+    long_ago = time.time() - 9000
+    for name in names:
+        os.utime(tmp_path / name, (long_ago, long_ago))
+    runs = "\n".join(f"python train.py --config {tmp_path / name}" for name in names)
+    job = failed_job(app, tmp_path, "train", says=MESSAGE.replace("\n", ""), runs=runs)
+    with Service(app) as engine:
+        incident = opened(app, job)
+        engine.enqueue(incident)
+        incident = ended(app, engine, incident)
+        assert engine.held() == {}
+    assert [item.source for item in incident.companions] == [str(tmp_path / name) for name in names]
+    assert len(incident.visits) >= 5
+    database = (tmp_path / "state" / "workflows.sqlite").stat().st_size
+    assert database < size_bytes + (600 << 10), f"{database} for {size_bytes}"
 
 
 def test_a_full_disk_is_no_fault_of_the_program_and_the_event_waits(small_disk: Path) -> None:

@@ -18,10 +18,11 @@ from runbook.adapters.store.workflow_database import dbos_config
 from runbook.cli.incident.live import news, over, question_of, titles_of, versions
 from runbook.cli.incident.terminal import Asked, Ended, QueueWatcher, View, interruptible, pump
 from runbook.cli.wiring import Application
-from runbook.engine import QUEUE, WORKFLOW, Engine, to_text, workflow_id
+from runbook.engine import QUEUE, WORKFLOW, Engine, workflow_id
 from runbook.errors import Interrupted, Unavailable
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId
+from runbook.records import packed
 from runbook.service.decisions import approval_topic_of
 from runbook.triggers import Opened, Opening, again
 
@@ -175,7 +176,7 @@ def _enqueue(app: Application, incident: Incident) -> None:
                 "workflow_id": workflow_id(incident),
                 "app_version": config["application_version"],
             },
-            to_text(incident),
+            packed(incident),
         )
     finally:
         client.destroy()
