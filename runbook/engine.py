@@ -15,6 +15,7 @@ from typing import Protocol
 from dbos import DBOS, SetWorkflowID
 from sqlalchemy.exc import DBAPIError
 
+from runbook import records
 from runbook.adapters.store.plain_pickles import plain_value as plain_value
 from runbook.adapters.store.workflow_database import dbos_config, in_words, silence_library_logs
 from runbook.config import PolicyDocument
@@ -23,19 +24,7 @@ from runbook.flow import END, Box, Boxes, Flow, Here
 from runbook.model.incident import NOBODY, Act, BoxVisit, Incident, IncidentState, Policy, declined
 from runbook.model.units import IncidentId, UserName
 from runbook.ports import Clock
-from runbook.records import (
-    Answer,
-    Asked,
-    BoxRecord,
-    Handed,
-    Packed,
-    Recorded,
-    changed,
-    changes,
-    packed,
-    repacked,
-    unpacked,
-)
+from runbook.records import Answer, Asked, BoxRecord, Handed, Packed, Recorded
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, read_only_ports
 
 QUEUE = "incidents"
@@ -83,7 +72,9 @@ class Engine:
     """Incidents whose work ended as nothing could be recorded of it, each with the reason: `go_on` takes them up."""
     _taken_up: set[IncidentId] = field(default_factory=set, init=False, repr=False)
     _held: dict[IncidentId, tuple[UserName, int]] = field(default_factory=dict, init=False, repr=False)
-    """Of runs that are begun: whose job it is, and the bytes that are held of the incident."""
+    """Of runs that are begun: whose job it is, "" where that is not known yet, and the bytes that are held of it."""
+    rising: set[IncidentId] = field(default_factory=set, init=False, repr=False)
+    """Put there by whoever takes runs up; out of it once they are through what was recorded."""
 
     def launch(self, database_url: str, *, executor: str, queue_concurrency: int | None = None) -> None:
         """Connect DBOS. With a concurrency, incidents put on the queue by other processes are taken too."""
@@ -95,7 +86,7 @@ class Engine:
         DBOS(config=config)  # type: ignore[arg-type]
 
         def walk(request: Recorded) -> str:
-            name = unpacked(request).id
+            name = records.unpacked(request).id
             self.stopped.pop(name, None)
             self._taken_up.discard(name)
             try:
@@ -105,6 +96,7 @@ class Engine:
                 raise
             finally:
                 self._held.pop(name, None)
+                self.rising.discard(name)
 
         self._workflow = DBOS.workflow(name=WORKFLOW, max_recovery_attempts=1000)(walk)
         if queue_concurrency is None:
@@ -124,7 +116,7 @@ class Engine:
         """Begin, or join if this run of the incident was begun before. Returns the workflow's id."""
         walk, workflow = self._alone(incident), workflow_id(incident)
         with SetWorkflowID(workflow):
-            DBOS.start_workflow(walk, packed(incident))
+            DBOS.start_workflow(walk, records.packed(incident))
         return workflow
 
     def _alone(self, incident: Incident) -> Callable[[Recorded], str]:
@@ -150,16 +142,19 @@ class Engine:
         """As `start`, through the queue, so that only so many are worked on at a time."""
         walk = self._alone(incident)
         with SetWorkflowID(workflow_id(incident)):
-            DBOS.enqueue_workflow(QUEUE, walk, packed(incident))
+            DBOS.enqueue_workflow(QUEUE, walk, records.packed(incident))
 
     def ensure(self, incident: Incident, begin_again: Callable[[Incident], Incident]) -> str:
         """See to it that an unfinished incident is worked on, once. A run that was never begun is put on the queue; one
-        that ended without finishing (interrupted, or broken) is followed by another; a living one is left alone."""
+        that ended without finishing (interrupted, or broken) is followed by another; one whose process is gone is
+        taken up; a living one is left alone."""
         status = DBOS.get_workflow_status(workflow_id(incident))
         if status is not None and status.status in ("SUCCESS", "ERROR", "CANCELLED"):
             incident = begin_again(incident)
             self.store.save(incident)
         elif status is not None:
+            if status.status == "PENDING" and status.executor_id != DBOS.executor_id:
+                DBOS.resume_workflow(status.workflow_id, queue_name=QUEUE)
             return "at work"
         self.enqueue(incident)
         return "begun"
@@ -206,8 +201,8 @@ class Engine:
     def _walk(self, request: Recorded) -> str:
         """The workflow: deterministic, so that a resumed run takes the same path through recorded results. While it
         waits it holds the incident packed."""
-        held = repacked(request)
-        name = unpacked(held).box or self.flow.start
+        held = records.repacked(request)
+        name = records.unpacked(held).box or self.flow.start
         waited_s, stopped = 0.0, 0
         while name != END:
             box = self.flow.boxes[name]
@@ -219,7 +214,7 @@ class Engine:
                 stopped += 1
                 if stopped >= _MOST_STOPPED:
                     handed = DBOS.run_step({"name": f"{name}.to_a_person"}, self._to_a_person, name, held, why)
-                    held, name, stopped = changed(held, handed["incident"]), handed["box"], 0
+                    held, name, stopped = records.changed(held, handed["incident"]), handed["box"], 0
                 continue
             if record["unavailable"]:
                 if waited_s >= self.policy.unavailable_patience_s:
@@ -231,12 +226,12 @@ class Engine:
                 continue
             waited_s, stopped = 0.0, 0
             if record["incident"]:
-                held = changed(held, record["incident"])
+                held = records.changed(held, record["incident"])
             following = self.flow.after(name, record["outcome"])
             if following == name:
                 self._wait(record["poll_s"])
             name = following
-        return unpacked(held).state.value
+        return records.unpacked(held).state.value
 
     def _wait(self, seconds: float) -> None:
         """The library's own wait is until a time of day: with that set back, a run that is taken up again would wait
@@ -272,7 +267,7 @@ class Engine:
 
     def _asked_of(self, box: Box, held: Packed) -> tuple[Policy, str]:
         """What an incident allows, and the topic of the answer for a box."""
-        incident = unpacked(held)
+        incident = records.unpacked(held)
         self._hold(incident, held)
         return incident.policy, approval_topic(incident, box.name)
 
@@ -281,7 +276,7 @@ class Engine:
     def _run_box(self, name: str, held: Packed, by: str) -> BoxRecord:
         """`by`: who said yes; "" for an acting box means that nobody was asked, so that it may only look."""
         box = self.flow.boxes[name]
-        incident = before = unpacked(held)
+        incident = before = records.unpacked(held)
         self._hold(before, held)
         try:
             incident = self._entered(box, before)
@@ -305,7 +300,7 @@ class Engine:
             return self._stopped(incident, "", traceback.format_exc())
 
     def _propose(self, name: str, held: Packed) -> Asked:
-        box, incident = self.flow.boxes[name], unpacked(held)
+        box, incident = self.flow.boxes[name], records.unpacked(held)
         try:
             proposal = self.boxes.propose(box, self._context(incident))
             if proposal is not None and incident.policy is Policy.APPROVE:
@@ -336,12 +331,12 @@ class Engine:
         )
 
     def _go_on(self, held: Packed) -> None:
-        incident = replace(unpacked(held), state=IncidentState.RUNNING, awaiting="", updated_s=self.clock.now())
+        incident = replace(records.unpacked(held), state=IncidentState.RUNNING, awaiting="", updated_s=self.clock.now())
         self.store.save(incident)
 
     def _not_done(self, name: str, held: Packed, asked: Asked, outcome: str, by: str) -> BoxRecord:
         """A box that acts, passed without acting: only planned, or a person said no."""
-        box, before = self.flow.boxes[name], unpacked(held)
+        box, before = self.flow.boxes[name], records.unpacked(held)
         incident = self._entered(box, before)
         now = self.clock.now()
         would = f"would {asked['sentence']}"
@@ -360,7 +355,7 @@ class Engine:
         return self._left(box, result, before, held)
 
     def _give_up(self, held: Packed, why: str) -> None:
-        incident = unpacked(held)
+        incident = records.unpacked(held)
         what, *rest = (line.strip() for line in why.splitlines())
         conclusion, mended = f"Interrupted: {what}.", f"Mend that, then `runbook resume {incident.id}`."
         stopped = replace(
@@ -376,7 +371,7 @@ class Engine:
 
     def _to_a_person(self, name: str, held: Packed, why: str) -> Handed:
         """A box that was ended as often as it was tried: it is not tried again, and a person is told what ended it."""
-        box, before = self.flow.boxes[name], unpacked(held)
+        box, before = self.flow.boxes[name], records.unpacked(held)
         what, *rest = (line.strip() for line in why.splitlines())
         told = f"Stopped at {name}, which was tried {_MOST_STOPPED} times: {what}."
         to_do = tuple(line.removeprefix("next: ") for line in rest)
@@ -394,20 +389,26 @@ class Engine:
         self.store.save(incident)
         self.watcher.left(box, visit, incident)
         self.tell(before, incident)
-        return Handed(incident=changes(held, incident), box=following or END)
+        return Handed(incident=records.changes(held, incident), box=following or END)
 
     # -- helpers ---------------------------------------------------------------------------------------------
+
+    def holds(self, incident: IncidentId) -> bool:
+        """Whether its run is where it was left, or further."""
+        return incident in self._held
 
     def held(self) -> Mapping[UserName, int]:
         """Bytes that are held of incidents whose runs are begun, by the owner of their jobs."""
         sums: Counter[UserName] = Counter()
         for owner, size_bytes in tuple(self._held.values()):
             sums[owner] += size_bytes
+        sums.pop(UserName(""), None)
         return sums
 
     def _hold(self, incident: Incident, held: Packed) -> None:
-        if (known := incident.original or incident.failure) is not None:
-            self._held[incident.id] = known.job.owner, len(held)
+        known = incident.original or incident.failure
+        self._held[incident.id] = known.job.owner if known is not None else UserName(""), len(held)
+        self.rising.discard(incident.id)
 
     def _context(self, incident: Incident) -> StepContext:
         return self.context_of(incident, lambda text: self.watcher.line(incident.id, text))
@@ -444,7 +445,7 @@ class Engine:
             self.store.save(stored)
         self.watcher.left(box, visit, incident) if not waiting else self.watcher.line(incident.id, result.summary)
         self.tell(before, incident)
-        told: Recorded = changes(held, incident) if moved else ""
+        told: Recorded = records.changes(held, incident) if moved else ""
         return BoxRecord(outcome=str(result.outcome), incident=told, poll_s=result.poll_s, unavailable="", bug="")
 
     @staticmethod
@@ -490,4 +491,3 @@ def workflow_id(incident: Incident) -> str:
 def approval_topic(incident: Incident, box: str) -> str:
     """One topic an act: an answer given to one question cannot approve another."""
     return f"{box}:{len(incident.visits)}"
-

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,6 +88,8 @@ class Turn:
     place: int = -1
     """-1: none yet."""
     called: threading.Event = field(default_factory=threading.Event)
+    fresh: bool = False
+    """Nothing was read of its job yet, so that the incident takes no room to speak of."""
 
 
 class Places:
@@ -98,7 +100,8 @@ class Places:
     diagnosis and not all of them with the last. One whose boxes computed for long (`took`) comes after his others.
     The last free place is for an owner who has none, so that two of them do not take all.
     `slow`: owners whose files did not answer a moment ago, or late, whoever stopped them. They and those whose boxes
-    computed for long (`took`) have one place each, and all of them together half of the places.
+    computed for long (`took`) have one place each, and all of them together half of the places. What is `fresh` of
+    crowded owners, whose incidents take too much room, waits.
 
     Whoever leaves calls the next one by name: to wake all that wait for each place would take longer than the boxes."""
 
@@ -109,6 +112,7 @@ class Places:
         self._given_s: dict[UserName, float] = {}
         self._dear_until_s: dict[UserName | IncidentId, float] = {}
         self._closed = False
+        self._crowded: Container[UserName] = ()
         self._lock = threading.Lock()
 
     @property
@@ -122,6 +126,12 @@ class Places:
         with self._lock:
             taken = sorted(self._taken.values(), key=lambda turn: turn.since_s)
         return tuple(AtWork(one.incident, one.box.name, now_s - one.since_s, one.box.late_s) for one in taken)
+
+    def crowd(self, owners: Container[UserName]) -> None:
+        """Whose incidents take too much room from now on."""
+        with self._lock:
+            self._crowded = owners
+            self._call()
 
     def open(self) -> None:
         """After `close`, again."""
@@ -186,6 +196,7 @@ class Places:
             able = [
                 turn for turn in self._waiting
                 if counts.get(turn.owner, 0) < (for_slow if turn.owner in slow else 1 if last else self._share)
+                and not (turn.fresh and turn.owner in self._crowded)
             ]
             if not able:
                 return

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,10 @@ class Cage:
         """Boxes that wait for a place."""
         return self._places.waiting
 
+    def crowd(self, owners: Container[UserName]) -> None:
+        """Owners whose incidents take too much room: of theirs nothing is looked at that was not before."""
+        self._places.crowd(owners)
+
     def tell_owner(self, incident: IncidentId, owner: UserName) -> None:
         """Whose the job of a new incident is, by the scheduler's word, for whoever knows: it need not be asked again
         to see to it that each owner has his share."""
@@ -138,7 +143,10 @@ class Cage:
         folder, owner = context.ports.folder.folder(context.incident.id), self._owner(context)
         first = context.incident.original is None or context.incident.original.diagnosis is None
         with (
-            self._places.taken(Turn(owner, context.incident.id, box, first, context.incident.opened_s)) as slot,
+            self._places.taken(Turn(
+                owner, context.incident.id, box, first, context.incident.opened_s,
+                fresh=context.incident.failure is None,
+            )) as slot,
             marked(folder, context.incident, box, function.__name__),
         ):
             line, watch = self._start(slot)

@@ -10,6 +10,7 @@ import logging
 import os
 import pwd
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from typing import Any
 from dbos import DBOSClient
 
 from runbook.adapters.driver.lease_tables import LEASE_S
-from runbook.adapters.store.keep import SETTLED_S, Going, Held, Remover, measure, plan
+from runbook.adapters.store.keep import Going, Held, Remover, measure, plan
 from runbook.adapters.store.totals import Key, figures_of
 from runbook.adapters.whole_file import process_lock
 from runbook.cli.say import echo
@@ -35,6 +36,8 @@ from runbook.slurm.ownership import new_claim
 _ENDED = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 """Of workflows, in the library's words: none of them is taken up again."""
 _WORKFLOWS_AT_ONCE = 200
+_CLOSED_FOR_S = 600.0
+"""So long after an incident was closed what the workflow database holds of it goes."""
 _SHOWN = 10
 _LOCK_S = 5.0
 
@@ -210,7 +213,7 @@ def remove(app: Application, look: Look, most: int | None = None) -> Gone:
                 with contextlib.suppress(RunbookError):
                     app.draw(app.store.load(IncidentId(one.held.name)))
         left = look.stored_bytes - sum(one.size_bytes for one in gone)
-        workflows = _forget_workflows(app, most)
+        workflows = forget_workflows(app, most)
         remover.ended(app.clock.now(), left)
     full = most is not None and workflows >= _WORKFLOWS_AT_ONCE
     return Gone(gone, workflows, len(now) < len(look.going) or full)
@@ -233,13 +236,13 @@ def _alone(app: Application) -> Iterator[None]:
         yield
 
 
-def _forget_workflows(app: Application, most: int | None) -> int:
-    """Delete the engine's records of runs that ended long ago, of incidents that are closed or gone: nothing takes them
-    up again, and `incident.json` says all that they do. Returns how many."""
+def forget_workflows(app: Application, most: int | None) -> int:
+    """Delete the engine's records of runs that have ended, of incidents that are closed or gone: nothing takes them up
+    again, and `incident.json` says all that they do. Returns how many."""
     file = app.state / "workflows.sqlite"
     if not app.inventory.database and not (file.is_file() and file.stat().st_size):
         return 0
-    before_s = app.clock.now() - SETTLED_S
+    before_s = app.clock.now() - _CLOSED_FOR_S
     closed = {row.id: row.closed_s for row in app.read_model.rows()}
     unreadable = set(app.read_model.overview()[1])
     forgotten, start = 0, 0
@@ -291,18 +294,22 @@ _MOST_ASKED = 100
 
 
 def keep_pruning(app: Application, stop: threading.Event) -> None:
-    """A turn an hour, of so many incidents at most; the next comes in a minute where there is more. Never raises."""
-    pause_s = _FIRST_S
-    while not stop.wait(pause_s):
-        pause_s = _TURN_S
+    """A turn an hour, of so many incidents at most; the next comes in a minute where there is more. What the workflow
+    database holds of closed incidents goes each minute. Never raises."""
+    due_s = 0.0
+    while not stop.wait(_FIRST_S):
         try:
             check_owner(app)
+            if time.monotonic() < due_s:
+                forget_workflows(app, _WORKFLOWS_AT_ONCE)
+                continue
+            due_s = time.monotonic() + _TURN_S
             gone = remove(app, look_at(app, _MOST_ASKED), _MOST_A_TURN)
             if gone.going or gone.workflows:
                 LOG.info("kept too long or too much, and removed: %s; %s", in_words(gone.going),
                          counted(gone.workflows, "ended workflow"))
             if gone.more:
-                pause_s = _FIRST_S
+                due_s = 0.0
         except RunbookError as error:
             LOG.warning("stored incidents could not be pruned: %s", error)
         except Exception:

@@ -33,12 +33,13 @@ from runbook.engine import Engine
 from runbook.errors import RunbookError, Unavailable
 from runbook.flow import Box
 from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
-from runbook.model.units import IncidentId, UserName
+from runbook.model.units import GIB, IncidentId, UserName
 from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.service.actions import Actions
 from runbook.service.app import LOOPBACK_HOSTS, People, Shown, create_app
 from runbook.service.auth import Signer, SignIn, session_key
 from runbook.service.daemon import LATE_S, Daemon, Opener, ServiceStatus
+from runbook.service.daemon.room import Disk, Room, TakingUp, in_turn
 from runbook.service.decisions import answer_here
 from runbook.service.job_watch import memory_pattern
 from runbook.service.serve import Turn, Watch
@@ -227,9 +228,7 @@ def _drive(
     try:
         if lease is not None and isinstance(spool, SharedSpool):
             spool.drive(str(lease.here))
-        _take_up_unfinished(app, engine)
-        for workflow in engine.adopt():
-            LOG.info("going on with %s", workflow)
+        taking_up = _taking_up(app, engine)
         # Without its database nothing is driven, however well the loop comes round.
         status = ServiceStatus(
             started_s=time.time(), driver_alive=DatabaseProbe(engine.ask_database).answers,
@@ -239,10 +238,20 @@ def _drive(
         if watch_of_jobs is not None:
             status.watch = lambda: watch_of_jobs.problem
             threading.Thread(target=watch_of_jobs.run, name="job-watch", daemon=True).start()
-        opener = _opener_of(app)
+        most_of_one = round(app.inventory.keep.owner_gib * GIB)
+        room = Room(engine.held, app.read_model.stored, lambda: Disk(*app.store.disk()), most_of_one)
+
+        def each_round() -> None:
+            app.cage.crowd(room.crowded())
+            try:
+                taking_up.some()
+            finally:
+                go_on(app, engine)
+
+        opener = _opener_of(app, room)
         daemon = Daemon(
             spool, lambda event: _open(app, engine, opener, event), app.clock, status,
-            go_on=lambda: go_on(app, engine), woken=woken,
+            go_on=each_round, woken=woken,
         )
 
         def figures() -> ServiceFigures:
@@ -337,12 +346,16 @@ def go_on(app: Application, engine: Engine) -> None:
         LOG.info("%s: taken up again", incident)
 
 
-def _take_up_unfinished(app: Application, engine: Engine) -> None:
+def _taking_up(app: Application, engine: Engine) -> TakingUp:
     """Incidents that an earlier daemon or command left open, whatever became of their workflows."""
-    for row in app.read_model.rows():
-        if row.closed_s is not None:
-            continue
-        incident = app.store.load(row.id)
+    sizes = app.read_model.sizes()
+    rows = sorted((row for row in app.read_model.rows() if row.closed_s is None), key=lambda row: row.opened_s)
+
+    def take_up(name: IncidentId) -> None:
+        incident = app.store.load(name)
+        if incident.finished:
+            return
+        engine.rising.add(name)
         if app.settings.policy.mode is Policy.PLAN and incident.policy is not Policy.PLAN:
             # The inventory was changed to planning only: what was allowed before is not any more.
             incident = _again(app, incident)
@@ -350,7 +363,12 @@ def _take_up_unfinished(app: Application, engine: Engine) -> None:
             engine.enqueue(incident)
         else:
             engine.ensure(incident, lambda left: _again(app, left))
-        LOG.info("%s: taken up", incident.id)
+        if engine.holds(name):
+            engine.rising.discard(name)
+        LOG.info("%s: taken up", name)
+
+    left = in_turn((UserName(row.owner), row.id, sizes.get(row.id, 0)) for row in rows)
+    return TakingUp(left, engine.rising, take_up, engine.adopt)
 
 
 def _spool_of(app: Application) -> SpoolReader | SharedSpool:
@@ -459,7 +477,7 @@ def _programs_routes(app: Application, sign_in: SignIn | None, spool: SpoolReade
     return (*webhook, *mcp_routes(app.named, app.inventory))
 
 
-def _opener_of(app: Application) -> Opener:
+def _opener_of(app: Application, room: Room | None = None) -> Opener:
     """Which incident an event belongs to."""
     document = app.inventory.scheduler
     on_node = None
@@ -475,4 +493,5 @@ def _opener_of(app: Application) -> Opener:
         jobs_on_node=on_node,
         files=app.files, quiet_s=app.inventory.webhook.quiet_s,
         words=memory_pattern(app.playbook.signatures), begun=begun, places=_MOST_BEGUN,
+        crowded=room.crowded if room is not None else dict,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -172,3 +173,14 @@ def test_whoever_waits_when_the_service_ends_is_sent_away(box: Box) -> None:
     places.open()
     with places.taken(_turn(box, "cid")) as place:
         assert place == 0
+
+
+def test_what_takes_no_room_yet_waits_where_its_owners_others_take_too_much(box: Box) -> None:
+    places = Places(4)
+    places.crowd(frozenset({UserName("ann")}))
+    fresh = [replace(_turn(box, name), fresh=True) for name in ("ann-1", "ann-2", "ben-1")]
+    queue = _Queue(places, fresh[0], fresh[1])
+    with places.taken(fresh[2]), places.taken(_turn(box, "ann-3")):
+        assert places.waiting == 2, "what has grown goes on, and so does everybody else"
+    places.crowd(frozenset())
+    assert sorted(queue.served()) == ["ann-1", "ann-2"]

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,9 @@ from runbook.errors import Hung, NotAllowed, Unavailable
 from runbook.flow import load_flow
 from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, IncidentState
-from runbook.model.units import IncidentId, UserName
+from runbook.model.units import GIB, IncidentId, UserName
 from runbook.service.daemon import Daemon, NoPlace, Opener, ServiceStatus
+from runbook.service.daemon.room import Disk, Room, TakingUp, in_turn
 from runbook.service.spool import SpoolEvent, SpoolReader
 from runbook.triggers import Opening
 from tests.contract.fakes import FakeClock
@@ -172,7 +174,7 @@ def test_an_owner_meets_his_bound_before_the_disk_is_full_for_others(small_disk:
         name, stream = IncidentId(f"oom-here-{number}"), io.BytesIO(os.urandom(2 << 20))
         app.store.copy_stream(name, f"evidence/{number}.out", stream, 64 << 20)
 
-    with pytest.raises(NotAllowed, match=r"logs of ann's open incidents, and one owner has .*, half of what there is"):
+    with pytest.raises(NotAllowed, match=r"ann's open incidents and their logs, and one owner has .*, half of what there is"):
         for number in range(1, 21):
             keep(number)
     assert number >= 4
@@ -214,7 +216,7 @@ def test_logs_of_an_owners_open_incidents_take_no_more_than_his_share(tmp_path: 
         name, stream = IncidentId(f"oom-here-{number}"), io.BytesIO(os.urandom(1 << 20))
         app.store.copy_stream(name, f"evidence/{number}.out", stream, 64 << 20)
 
-    share = f"owner_gib: {4.5 / 1024}"
+    share = f"owner_gib: {5 / 1024}"
     app = place(tmp_path, share)
     for number in range(8):
         app.store.save(replace(closed(number, 0, "ann"), closed_s=None, state=IncidentState.AWAITING_APPROVAL))
@@ -225,7 +227,7 @@ def test_logs_of_an_owners_open_incidents_take_no_more_than_his_share(tmp_path: 
         keep(app, 3)  # in the place of the copy before, as while a job still writes
     # Another process adds up what is there.
     for other in (app, place(tmp_path, share)):
-        with pytest.raises(NotAllowed, match=r"4\.0 MiB are kept of the logs of ann's open incidents"):
+        with pytest.raises(NotAllowed, match=r"4\.\d MiB are kept of ann's open incidents and their logs"):
             keep(other, 5)
         keep(other, 8)
 
@@ -268,6 +270,102 @@ def test_the_workflow_database_holds_what_a_job_names_once(tmp_path: Path) -> No
     assert len(incident.visits) >= 5
     database = (tmp_path / "state" / "workflows.sqlite").stat().st_size
     assert database < size_bytes + (600 << 10), f"{database} for {size_bytes}"
+
+
+def _room(**other: object) -> Room:
+    usual: dict[str, Any] = {
+        "held": dict, "stored": dict, "disk": lambda: Disk(50 << 30, 1 << 30), "owner_bytes": 5 << 30,
+    }
+    return Room(**(usual | other))
+
+
+def test_who_holds_much_of_the_memory_begins_nothing_more_and_others_do() -> None:
+    held = {UserName("mallory"): 33 << 20, UserName("ann"): 5 << 20, UserName("ben"): 20_000}
+    assert set(_room(held=lambda: held).crowded()) == {"mallory"}
+    # However much all hold together: who holds little goes on.
+    held |= {UserName(f"mallory{number}"): 30 << 20 for number in range(9)}
+    assert set(_room(held=lambda: held).crowded()) == held.keys() - {"ben"}
+
+
+def test_who_takes_much_of_the_disk_begins_nothing_more_and_others_do(tmp_path: Path) -> None:
+    app = place(tmp_path, "owner_gib: 0.002")
+    for number in range(20):
+        large = replace(closed(number, 1, "mallory"), notes=("x" * 80_000,))
+        app.store.save(large)
+    app.store.save(closed(30, 1, "ann"))
+    room = _room(stored=app.read_model.stored, owner_bytes=round(app.inventory.keep.owner_gib * GIB))
+    assert set(room.crowded()) == {"mallory"} and "keep.owner_gib" in room.crowded()[UserName("mallory")]
+    # Where little is free for the incidents themselves: he who takes the most.
+    full = _room(stored=app.read_model.stored, disk=lambda: Disk(400 << 20, 1 << 30))
+    assert set(full.crowded()) == {"mallory"}
+    assert not _room(stored=app.read_model.stored, disk=lambda: Disk(600 << 20, 1 << 30)).crowded()
+
+
+def test_an_event_waits_where_its_owners_incidents_take_too_much(tmp_path: Path) -> None:
+    app = application(tmp_path)
+    job = failed_job(app, tmp_path, "train")
+    mine = app.scheduler.job(job).owner
+    event = SpoolEvent("f", "alpha", job, job, 0, SystemClock().now())
+    held = {mine: 64 << 20}
+    opener = serve._opener_of(app, _room(held=lambda: held))
+    with pytest.raises(NoPlace, match=f"the incidents of {mine} that are at work hold 64 MiB of memory"):
+        opener.decide(event)
+    other = {UserName("mallory"): 64 << 20}
+    assert serve._opener_of(app, _room(held=lambda: other)).decide(event).opening is Opening.NEW
+
+
+def test_what_was_left_is_taken_up_a_little_at_a_time_and_of_each_owner_in_turn() -> None:
+    theirs = [(UserName("mallory"), IncidentId(f"oom-a-{number}"), 5 << 20) for number in range(80)]
+    rising: set[IncidentId] = set()
+    order: list[IncidentId] = []
+    over: list[int] = []
+
+    def take_up(name: IncidentId) -> None:
+        rising.add(name)
+        order.append(name)
+
+    left = in_turn([*theirs, (UserName("ann"), IncidentId("oom-a-900"), 20_000)])
+    taking = TakingUp(left, rising, take_up, lambda: over.append(len(order)))
+    taking.some()
+    assert order == ["oom-a-0", "oom-a-900", "oom-a-1", "oom-a-2"] and not over
+    taking.some()
+    assert len(order) == 4, "nothing has arrived"
+    while len(order) < 81:
+        rising.clear()
+        taking.some()
+        assert len(rising) <= 4
+    taking.some()
+    assert over == [81]
+    # Small ones come thirty at a time, and one that is larger than all may be comes alone.
+    many = in_turn((UserName("ann"), IncidentId(f"oom-b-{number}"), 20_000) for number in range(99))
+    small = TakingUp(many, rising, take_up, int)
+    rising.clear()
+    small.some()
+    assert len(rising) == 32
+    rising.clear()
+    large = TakingUp(in_turn([(UserName("ann"), IncidentId("oom-c-1"), 1 << 30)]), rising, take_up, int)
+    large.some()
+    assert rising == {"oom-c-1"}
+
+
+@pytest.mark.timeout(240)
+def test_what_an_earlier_process_left_goes_on_by_the_rounds_of_the_loop(tmp_path: Path) -> None:
+    app = application(tmp_path)
+    with Service(app) as engine:
+        engine.rising.add(IncidentId("nobody"))
+        incident = opened(app, failed_job(app, tmp_path, "honest"))
+    taking = serve._taking_up(app, engine)
+    assert [name for name, _ in taking.left] == [incident.id] and taking.left[0][1] > 0
+    again = application(tmp_path)
+    with Service(again) as engine:
+        taking = serve._taking_up(again, engine)
+
+        def ends() -> bool:
+            taking.some()
+            return again.store.load(incident.id).finished
+
+        until(ends)
+        until(lambda: not engine.rising and not engine.held())
 
 
 def test_a_full_disk_is_no_fault_of_the_program_and_the_event_waits(small_disk: Path) -> None:

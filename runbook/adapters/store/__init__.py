@@ -41,6 +41,8 @@ _SMALL_BYTES = 1 << 20
 """A log of this much is kept as long as half of that stays free: what fills a disk is the large ones."""
 _COUNTED_FOR_S = 60.0
 _MOST_OWNERS = 1024
+RECORDED = 2
+"""An incident's document with what the workflow database holds of it, which is no more: a change is recorded once."""
 
 
 def copy_windows(source: BinaryIO, target: IO[bytes], limit: int) -> bool:
@@ -150,15 +152,18 @@ class LogsKept:
     """When it was asked whose an incident is: a job of a thousand logs is asked about once."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
+    def disk(self, folder: Path) -> tuple[int, int]:
+        """What is free where the folder lies, and what of it stays free of logs. Raises `Unavailable`."""
+        try:
+            disk = os.statvfs(folder)
+        except OSError as error:
+            raise _problem(error, "writing", folder) from error
+        usual = min(_MOST_RESERVED_BYTES, disk.f_blocks * disk.f_frsize // 10)
+        return disk.f_bavail * disk.f_frsize, usual if self.reserve_bytes is None else self.reserve_bytes
+
     def check(self, incidents: Path, incident: IncidentId, wanted_bytes: int, there_bytes: int) -> None:
         """Counts what is wanted in the place of a copy of `there_bytes`. Raises `NotAllowed`."""
-        try:
-            disk = os.statvfs(incidents)
-        except OSError as error:
-            raise _problem(error, "writing", incidents) from error
-        usual = min(_MOST_RESERVED_BYTES, disk.f_blocks * disk.f_frsize // 10)
-        reserve = usual if self.reserve_bytes is None else self.reserve_bytes
-        free = disk.f_bavail * disk.f_frsize
+        free, reserve = self.disk(incidents)
         small = wanted_bytes <= _SMALL_BYTES
         if small:
             reserve //= 2
@@ -189,14 +194,14 @@ class LogsKept:
         with self._lock:
             counted_s, kept = self._sums.get(owner, (-math.inf, 0))
             if now_s - counted_s > _COUNTED_FOR_S:
-                counted_s, kept = now_s, sum(_evidence_bytes(incidents / name) for name in theirs)
+                counted_s, kept = now_s, sum(_kept_bytes(incidents / name) for name in theirs)
             most = self.owner_bytes if room_bytes is None else min(self.owner_bytes, (kept + room_bytes) // 2)
             fits = kept + wanted_bytes <= most
             self._sums[owner] = counted_s, kept + (wanted_bytes if fits else 0)
         if not fits:
             half = "" if most == self.owner_bytes else ", half of what there is room for"
             raise NotAllowed(
-                f"it was read and not kept: {size(kept)} are kept of the logs of {owner}'s open incidents, and one"
+                f"it was read and not kept: {size(kept)} are kept of {owner}'s open incidents and their logs, and one"
                 f" owner has {size(most)}{half}",
                 where=str(incidents / incident),
                 next_step="end some of them, or " + (
@@ -211,10 +216,12 @@ def _bytes_on_disk(path: Path) -> int:
     return 0
 
 
-def _evidence_bytes(folder: Path) -> int:
+def _kept_bytes(folder: Path) -> int:
+    """Of an incident: its logs, and its document with its page and what the database holds of it."""
+    kept = RECORDED * _bytes_on_disk(folder / "incident.json") + _bytes_on_disk(folder / "report.html")
     with contextlib.suppress(OSError), os.scandir(folder / "evidence") as entries:
-        return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)
-    return 0
+        kept += sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)
+    return kept
 
 
 class IncidentStore:
@@ -231,6 +238,10 @@ class IncidentStore:
     @property
     def root(self) -> Path:
         return self._root
+
+    def disk(self) -> tuple[int, int]:
+        """What is free where incidents are stored, and what of it no log is copied into. Raises `Unavailable`."""
+        return self._logs.disk(self._root)
 
     def folder(self, incident: IncidentId) -> Path:
         """The incident's folder, which need not exist yet. Raises `BadInput` for what is no incident id."""

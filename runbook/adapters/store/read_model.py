@@ -26,13 +26,13 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from runbook.adapters.store import IncidentStore, Stamp
+from runbook.adapters.store import RECORDED, IncidentStore, Stamp
 from runbook.adapters.store.keep import load_pruned
 from runbook.adapters.store.totals import Key, figures_of
 from runbook.errors import RunbookError, Unavailable
 from runbook.kinds import load_kinds
 from runbook.model.remedy import Circumstances, Remembered, TriedLever
-from runbook.model.units import IncidentId
+from runbook.model.units import IncidentId, UserName
 from runbook.report.json_documents import without_surrogates
 from runbook.report.past_incidents import remember
 from runbook.report.summary import IncidentSummary, LeverTry, Tally, summarize
@@ -104,6 +104,23 @@ class ReadModel:
     def overview(self) -> tuple[tuple[IncidentSummary, ...], tuple[str, ...]]:
         """`rows`, and the names of folders that hold no readable incident."""
         return self._ask(lambda db: (self._rows(db), self._unreadable(db)))
+
+    def stored(self) -> Mapping[UserName, int]:
+        """Bytes on disk of incidents' documents and of what the workflow database holds of them, by the owner of their
+        jobs; an owner that is not known yet is left out."""
+
+        def ask(db: sqlite3.Connection) -> Mapping[UserName, int]:
+            sums: Counter[UserName] = Counter()
+            for row in self._rows(db):
+                if row.owner and row.id in self._stamps:
+                    sums[UserName(row.owner)] += RECORDED * self._stamps[row.id].size_bytes
+            return sums
+
+        return self._ask(ask)
+
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of each incident's document."""
+        return self._ask(lambda _db: {name: stamp.size_bytes for name, stamp in self._stamps.items()})
 
     def totals(self) -> tuple[tuple[IncidentSummary, ...], Mapping[Key, int]]:
         """`rows`, and the sums over them and over those that were removed, from one look at the documents."""

@@ -32,7 +32,7 @@ class Declined(RunbookError):
 
 
 class NoPlace(Unavailable):
-    """The owner has his share of the places in which incidents are begun."""
+    """The owner has his share of the places in which incidents are begun, or his incidents take too much room."""
 
     def __init__(self, owner: UserName, what: str, *, next_step: str) -> None:
         super().__init__(what, next_step=next_step)
@@ -137,6 +137,8 @@ class Opener:
     places: int = 1024
     """Of all owners. One may have a third of those that nobody has, so that incidents of however many owners that all
     wait for a yes leave some to the next."""
+    crowded: Callable[[], Mapping[UserName, str]] = dict
+    """Owners whose incidents take too much of the memory or of the disk, each with the reason."""
     looks: _Looks = field(default_factory=_Looks)
 
     def decide(self, event: SpoolEvent) -> Opened:
@@ -170,6 +172,8 @@ class Opener:
 
     def check_place(self, owner: UserName) -> None:
         """Raises `NoPlace`."""
+        if why := self.crowded().get(owner, ""):
+            raise NoPlace(owner, f"{why}; the next is opened when some end or go", next_step="answer what waits")
         begun = self.begun()
         mine, free = begun.get(owner, 0), self.places - sum(begun.values())
         if free > 0 and (mine == 0 or mine * _SHARE < free):
