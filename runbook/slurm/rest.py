@@ -68,6 +68,17 @@ def read_nodes(answer: Answer) -> tuple[NodeState, ...]:
     return tuple(found)
 
 
+_OF_DEPENDENTS = (
+    "job_id", "array_job_id", "array_task_id", "array_task_string", "het_job_id", "het_job_offset", "name", "user_id",
+    "job_state", "state_reason", "dependency",
+)
+
+
+def of_dependents(answer: Answer) -> Answer:
+    """What `read_dependents` reads of an answer, and nothing else of it."""
+    return {"jobs": [{key: one[key] for key in _OF_DEPENDENTS if key in one} for one in _list(answer, "jobs")]}
+
+
 def read_dependents(answer: Answer, job: JobRecord) -> tuple[Dependent, ...]:
     """Of all jobs those that wait for this one, as `controller.dependents_of` says."""
     return tuple(dependents_of(

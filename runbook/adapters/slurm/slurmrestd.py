@@ -10,11 +10,16 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import logging
+import math
 import os
+import re
 import socket
 import ssl
 import stat
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -30,6 +35,12 @@ from runbook.slurm.ownership import carries, check_same_run, same_owner
 _MOST_BYTES = 64 << 20
 """Of one answer: the jobs of a large cluster are tens of megabytes."""
 _MOST_TOKEN_BYTES = 16 << 10
+_WAITING_FOR_S = 10.0
+_JOBS = re.compile(r'"jobs"\s*:\s*\[')
+"""A quote within a text has a backslash before it in JSON: this is a key."""
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
+_DECODER = json.JSONDecoder()
+LOG = logging.getLogger("runbook.slurm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,33 @@ class RestLine:
 
     def told(self, path: str, method: str = "GET") -> tuple[rest.Answer, tuple[str, ...], int]:
         """The answer, what it complains of, and its status."""
+        status, body = self._answer(path, method)
+        return self._read(status, body)
+
+    def some_jobs(self, path: str, keep: Callable[[rest.Answer], bool]) -> rest.Answer:
+        """The answer with those of its jobs that are kept. They are read one by one: all of a cluster's jobs at once
+        would take ten times what the answer has."""
+        status, body = self._answer(path, "GET")
+        text = body.decode("latin-1")  # whatever stands in it, a byte of memory for a byte
+        del body
+        kept: list[rest.Answer] = []
+        begins = _JOBS.search(text)
+        if begins is not None:
+            at = begins.end()
+            with contextlib.suppress(ValueError, RecursionError):
+                while not text.startswith("]", at := _BETWEEN.match(text, at).end()):  # type: ignore[union-attr]
+                    one, end = _DECODER.raw_decode(text, at)
+                    if isinstance(one, dict) and keep(one):
+                        kept.append(json.loads(text[at:end].encode("latin-1")))
+                    at = end
+            text = text[: begins.end()] + text[at:]
+        answer, words, status = self._read(status, text.encode("latin-1"))
+        if words:
+            raise self.error("; ".join(words), status)
+        return {**answer, "jobs": kept}
+
+    def _answer(self, path: str, method: str) -> tuple[int, bytes]:
+        """Status and body."""
         kind, _, behind = path.partition("/")
         before = urlsplit(self._settings.url).path.rstrip("/") if self._secure else ""
         whole = f"{before}/{kind}/{self._settings.version}/{behind}"
@@ -91,7 +129,13 @@ class RestLine:
             with contextlib.suppress(OSError):
                 connection.close()
         if len(body) > _MOST_BYTES:
-            raise Unavailable(f"an answer of slurmrestd is longer than {_MOST_BYTES >> 20} MiB", where=self.where)
+            raise Unavailable(
+                f"an answer of slurmrestd ({path}) is longer than {_MOST_BYTES >> 20} MiB and was not read",
+                where=self.where, next_step="have fewer jobs wait, or use Slurm's commands (scheduler.adapter)",
+            )
+        return status, body
+
+    def _read(self, status: int, body: bytes) -> tuple[rest.Answer, tuple[str, ...], int]:
         try:
             answer: Any = json.loads(body)
         except (ValueError, RecursionError):
@@ -153,6 +197,10 @@ class SlurmRest:
 
     def __init__(self, line: RestLine, version: str, *, cluster: str = "") -> None:
         self._line, self._version, self._cluster = line, version, cluster
+        self._lock = threading.Lock()
+        self._known: tuple[float, rest.Answer] = (-math.inf, {})
+        """When it was asked which jobs wait, and what it said."""
+        self._problem = ""
 
     def describe(self) -> str:
         return (
@@ -173,9 +221,25 @@ class SlurmRest:
             record = replace(record, source=f"{live.source}+{kept.source}")
         record = with_submit_line(self._named(record))
         if record.state.job_class.ended and record.state.job_class is not JobClass.SUCCEEDED:
-            with contextlib.suppress(RunbookError):
-                record = replace(record, dependents=rest.read_dependents(self._line.ask("slurm/jobs/"), record))
+            record = replace(record, dependents=rest.read_dependents(self._waiting(), record))
         return record
+
+    def _waiting(self) -> rest.Answer:
+        """All jobs that wait for others: slurmrestd gives neither one user's nor those that wait for one job. So it is
+        asked once for all that ended within some seconds, by one at a time. Nothing fails for want of them; why they
+        are not known is said in the log."""
+        with self._lock:
+            asked_s, known = self._known
+            if time.monotonic() - asked_s > _WAITING_FOR_S:
+                try:
+                    told = self._line.some_jobs("slurm/jobs/", lambda one: bool(one.get("dependency")))
+                    known, problem = rest.of_dependents(told), ""
+                except RunbookError as error:
+                    known, problem = {}, error.what
+                if problem and problem != self._problem:
+                    LOG.warning("which jobs wait for one that failed is not known: %s", problem)
+                self._problem, self._known = problem, (time.monotonic(), known)
+            return known
 
     def script(self, job: JobId) -> JobScript | Unknown:
         kept = [one for one in self._entries(f"slurmdb/job/{_quoted(job)}") if isinstance(one.get("script"), str)]
@@ -190,7 +254,10 @@ class SlurmRest:
         raise _not_here("submitted", "the job would be the token's user's and not its owner's")
 
     def find_submitted(self, claim: Claim) -> tuple[JobId, ...]:
-        found = [*rest.read_jobs(self._line.ask("slurm/jobs/"))]
+        owners = {claim.owner, claim.uid}
+        found = [*rest.read_jobs(self._line.some_jobs(
+            "slurm/jobs/", lambda one: bool(owners & {one.get("user_name"), rest.figure(one.get("user_id"))})
+        ))]
         found += rest.read_accounted(self._line.ask(f"slurmdb/jobs/?users={quote(claim.owner, safe='')}"))
         ours = {
             (job.submit_time_s or 0.0, job.id) for job in found
