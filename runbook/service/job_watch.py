@@ -15,7 +15,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
 from runbook.adapters.log_watch import LogFollowers, Suspicion
@@ -34,6 +34,9 @@ from runbook.steps.shared.ranks import RanksSeen, see_ranks
 LOG = logging.getLogger("runbook.watch")
 ALERT = "memory-failure-and-a-rank-gone"
 """What an event of the watch is called where an alert has its name."""
+_ASKED_AT_A_TIME = 4
+_ASKED_FOR_S = 0.5
+"""So long a round waits for what is asked of jobs; what comes later the next one takes."""
 _NEW_A_ROUND = 20
 """Jobs that are asked for one by one in a round; after a restart all are new."""
 _LEAST_BETWEEN_LISTS_S = 1.0
@@ -102,7 +105,8 @@ class _Asked:
     owner: UserName
     submitted_s: float | None
     """Tells a number that was given out again."""
-    paths: tuple[str, ...]
+    paths: bytes
+    """A hash of them: they may have megabytes, and who follows them has them."""
     again_s: float | None
     """When it is asked once more, by the clock that only goes on; None: not any more."""
 
@@ -159,6 +163,9 @@ class JobWatch:
     _whole: dict[JobId, int] = field(default_factory=dict, init=False)
     """Jobs of which every rank was seen alive, and how many ranks that were."""
     _looks: ThreadPoolExecutor = field(init=False, repr=False)
+    _asking: dict[JobId, tuple[JobRecord, Future[tuple[JobRecord, bytes]]]] = field(default_factory=dict, init=False)
+    """Jobs that are being asked for, as the list had them: the answer may be long and slow by its owner's doing."""
+    _asks: ThreadPoolExecutor = field(init=False, repr=False)
     _listed_s: float | None = field(default=None, init=False)
     _listing: str = field(default="", init=False)
     """What was wrong with the last list of running jobs."""
@@ -166,6 +173,7 @@ class JobWatch:
 
     def __post_init__(self) -> None:
         self._looks = ThreadPoolExecutor(_LOOKS_AT_A_TIME, thread_name_prefix="watch-nodes")
+        self._asks = ThreadPoolExecutor(_ASKED_AT_A_TIME, thread_name_prefix="watch-jobs")
 
     def run(self) -> None:
         """Until `stop` is called."""
@@ -175,6 +183,7 @@ class JobWatch:
                 self._pause()
         finally:
             self._looks.shutdown(wait=False, cancel_futures=True)
+            self._asks.shutdown(wait=False, cancel_futures=True)
             self.followers.close()
 
     def stop(self) -> None:
@@ -196,6 +205,8 @@ class JobWatch:
             problem = self._listing
             if self._listed_s is None or now_s - self._listed_s >= self.rule.list_s:
                 problem = self._listing = self._list(now_s)
+            self._answers(now_s)
+            problem = problem or self.followers.problem()
             for one in self.followers.look():
                 suspect = self._suspects.get(one.job)
                 if suspect is not None:
@@ -250,9 +261,10 @@ class JobWatch:
         new = [job for job in chosen.values() if job.id not in self._followed]
         young = [chosen[job] for job, asked in self._followed.items() if asked.again_s is not None
                  and now_s >= asked.again_s and job not in kept]
-        due = in_turn((*new, *young))
-        for job in due[:_NEW_A_ROUND]:
-            self._follow(job, now_s)
+        due = in_turn(job for job in (*new, *young) if job.id not in self._asking)
+        for job in due[: max(_NEW_A_ROUND - len(self._asking), 0)]:
+            self._asking[job.id] = job, self._asks.submit(self._whole_of, job.id)
+        wait((answer for _, answer in self._asking.values()), timeout=_ASKED_FOR_S)
         # As long ago as lets the next be in a moment.
         more = len(due) > _NEW_A_ROUND
         self._listed_s = now_s - max(self.rule.list_s - _LEAST_BETWEEN_LISTS_S, 0.0) if more else now_s
@@ -278,18 +290,32 @@ class JobWatch:
                 continue
         return frozenset(missing) - ended
 
-    def _follow(self, job: JobRecord, now_s: float) -> None:
+    def _whole_of(self, job: JobId) -> tuple[JobRecord, bytes]:
+        whole = self.scheduler.job(job)
+        names = hashlib.blake2b(digest_size=16)
+        for path in whole.log_paths:
+            names.update(path.encode("utf-8", "surrogateescape") + b"\0")
+        return whole, names.digest()
+
+    def _answers(self, now_s: float) -> None:
+        """What was told of jobs that were asked for."""
+        for name, (job, answer) in list(self._asking.items()):
+            if answer.done():
+                del self._asking[name]
+                self._follow(job, answer, now_s)
+
+    def _follow(self, job: JobRecord, answer: Future[tuple[JobRecord, bytes]], now_s: float) -> None:
         """All of its logs, as far as they are known: those of its steps' tasks are when the steps have begun, so that a
         young job is asked for once more."""
         before = self._followed.get(job.id)
         try:
-            whole = self.scheduler.job(job.id)
-            if whole.log_paths and (before is None or before.paths != whole.log_paths):
+            whole, names = answer.result()
+            if whole.log_paths and (before is None or before.paths != names):
                 self.followers.follow(job.id, whole.owner, whole.log_paths)
             if before is None:
                 self._first[job.id] = _FirstLook(now_s)
             again_s = now_s + _STEPS_BEGUN_S if before is None else None
-            self._followed[job.id] = _Asked(whole.owner, job.submit_time_s, whole.log_paths, again_s)
+            self._followed[job.id] = _Asked(whole.owner, job.submit_time_s, names, again_s)
         except RunbookError as error:
             again_s = math.inf if isinstance(error, NotAllowed) else now_s + _STEPS_BEGUN_S
             if before is not None and not isinstance(error, NotAllowed):

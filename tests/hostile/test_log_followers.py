@@ -15,7 +15,7 @@ import pytest
 
 from runbook.adapters import log_watch
 from runbook.adapters.clock import SystemClock
-from runbook.adapters.log_watch import LogFollowers, Suspicion
+from runbook.adapters.log_watch import MOST_PATH_BYTES, LogFollowers, Suspicion
 from runbook.model.units import JobId, UserName
 
 EVE, BOB = UserName("nobody"), UserName("daemon")
@@ -146,3 +146,24 @@ def test_the_links_of_anothers_process_lead_nowhere(clock: Ahead, log: Path) -> 
         followers.close()
         at_work.kill()
         at_work.wait()
+
+
+def test_who_has_long_paths_for_thousands_of_tasks_fills_no_memory_and_keeps_nobody_out(
+    followers: LogFollowers, log: Path
+) -> None:
+    paths = [f"/tmp/{'x' * 240}/{'x' * 240}/{task}.log" for task in range(4096)]
+    for number in range(20):
+        followers.follow(JobId(str(number)), EVE, [str(log), *paths])
+    followers.follow(JobId("900"), BOB, [str(log)])
+    held = sum(len(path) for followed in followers._jobs.values() for path in followed.paths)
+    assert held < MOST_PATH_BYTES // 3, "a third of what all may have"
+    words = followers.problem()
+    assert f"of {EVE} are not watched" in words and BOB not in words
+    with log.open("a") as stream:
+        stream.write("CUDA out of memory\n")
+    _until(followers, lambda told: any(one.job == "900" for one in told))
+    for number in range(20):
+        followers.forget(JobId(str(number)))
+    assert not followers.problem()
+    followers.follow(JobId("901"), EVE, paths)
+    assert not followers.problem()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -675,6 +676,9 @@ class Told:
     def figures(self) -> WatchFigures:
         return WatchFigures(jobs=len(self.jobs))
 
+    def problem(self) -> str:
+        return ""
+
 
 @pytest.fixture
 def crowd(tmp_path: Path, followers: LogFollowers, spool: SpoolReader) -> Scene:
@@ -705,6 +709,36 @@ def test_who_has_many_jobs_keeps_nobodys_out_of_the_watch(crowd: Scene) -> None:
         crowd.watch.round()
     assert len(told(crowd)) == 40 and "998" in told(crowd)
     assert crowd.watch.problem == "41 running jobs are not watched: watch.most_jobs is 40"
+
+
+def test_a_job_of_which_slurm_tells_slowly_holds_up_no_other(crowd: Scene) -> None:
+    """Its owner can make its answer long: steps of thousands of tasks with a path each."""
+    crowd.watch.rule = WatchDocument(partitions=("gpu",), list_s=1)
+    answers, quick = threading.Event(), crowd.jobs.job
+
+    def job(asked: JobId) -> JobRecord:
+        if asked == "100":
+            answers.wait(60)
+        return quick(asked)
+
+    crowd.watch.scheduler = cast(Scheduler, SimpleNamespace(job=job))
+    crowd.jobs.jobs = [crowd.jobs.jobs[0], crowd.late]
+    try:
+        begun_s = time.monotonic()
+        for _ in range(3):
+            crowd.watch.round()
+            crowd.clock.sleep(1)
+        assert time.monotonic() - begun_s < 30
+        assert told(crowd) == {"998": "alice"}
+    finally:
+        answers.set()
+
+    def both() -> bool:
+        crowd.watch.round()
+        crowd.clock.sleep(1)
+        return set(told(crowd)) == {"100", "998"}
+
+    _until(both)
 
 
 def test_slurm_is_not_asked_for_its_running_jobs_without_a_pause(crowd: Scene) -> None:

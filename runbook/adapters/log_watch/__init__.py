@@ -20,6 +20,7 @@ import queue
 import socket
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -42,10 +43,17 @@ MOST_HELD = 8
 """Processes that hang in the kernel and cannot be ended; with so many the watch is over until they are gone."""
 _MOST_HELD_OF_ONE = 2
 _MOST_LINE_BYTES = 1 << 16
+_MOST_NAMED = 5
 _MOST_LINES = 100
 """In a second, and one more for each job: all may fail at once."""
 _MOST_FILES_TOLD = 1 << 20
 _LONGEST_ROUND_TOLD_S = 3600.0
+MOST_PATH_BYTES = 64 << 20
+"""Of the logs of all jobs that are followed, with what else a file takes. One owner has a third of what the others
+leave: how long a path is, and how many tasks write to one each, is his to choose."""
+_SHARE = 3
+_LEAST_OF_ONE = 1 << 20
+_EACH_FILE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,10 @@ class Suspicion:
 class _Followed:
     owner: UserName
     paths: tuple[str, ...]
+    size_bytes: int = 0
+    """Of the paths, as they count."""
+    cut: int = 0
+    """Files that are not followed, as its owner's paths take too much."""
     left_out_until_s: float = 0.0
 
 
@@ -158,12 +170,37 @@ class LogFollowers:
         """Owners whose process did not do its part."""
 
     def follow(self, job: JobId, owner: UserName, paths: Sequence[str]) -> None:
-        """From now on. Raises `NotAllowed` where the owner's rights cannot be had, `Unavailable`."""
-        followed = _Followed(owner, tuple(path for path in paths if path.startswith("/")))
+        """From now on; as many of the paths, the first ones, as the owner has room for. Raises `NotAllowed` where the
+        owner's rights cannot be had, `Unavailable`."""
+        followed = self._fitting(job, owner, [path for path in paths if path.startswith("/")])
         followed.left_out_until_s = self._none_until_s(owner, self._clock.elapsed())
         if not followed.left_out_until_s:
             self._tell_of(job, followed)
         self._jobs[job] = followed
+
+    def _fitting(self, job: JobId, owner: UserName, paths: Sequence[str]) -> _Followed:
+        sizes: Counter[UserName] = Counter()
+        for other, followed in self._jobs.items():
+            if other != job:
+                sizes[followed.owner] += followed.size_bytes
+        mine = sizes.pop(owner, 0)
+        room, taken, count = max((MOST_PATH_BYTES - sizes.total()) // _SHARE, _LEAST_OF_ONE) - mine, 0, 0
+        for path in paths:
+            size_bytes = len(path.encode("utf-8", "surrogateescape")) + _EACH_FILE_BYTES
+            if taken + size_bytes > room:
+                break
+            taken += size_bytes
+            count += 1
+        return _Followed(owner, tuple(paths[:count]), taken, len(paths) - count)
+
+    def problem(self) -> str:
+        """Whose jobs' logs are not all followed; "" where all are."""
+        cut = [followed for followed in self._jobs.values() if followed.cut]
+        owners = ", ".join(sorted({followed.owner for followed in cut})[:_MOST_NAMED])
+        return (
+            f"{sum(followed.cut for followed in cut)} logs of {len(cut)} jobs of {owners} are not watched: their paths"
+            " take more than one owner may have"
+        ) if cut else ""
 
     def forget(self, job: JobId) -> None:
         followed = self._jobs.pop(job, None)
