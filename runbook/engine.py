@@ -15,8 +15,9 @@ from typing import Protocol
 from dbos import DBOS, SetWorkflowID
 from sqlalchemy.exc import DBAPIError
 
-from runbook import records
+from runbook.adapters.store import records
 from runbook.adapters.store.plain_pickles import plain_value as plain_value
+from runbook.adapters.store.records import Answer, Asked, BoxRecord, Handed, Packed, Recorded
 from runbook.adapters.store.workflow_database import dbos_config, in_words, silence_library_logs
 from runbook.config import PolicyDocument
 from runbook.errors import BoxFault, BoxStopped, RunbookError, Unavailable
@@ -24,7 +25,6 @@ from runbook.flow import END, Box, Boxes, Flow, Here
 from runbook.model.incident import NOBODY, Act, BoxVisit, Incident, IncidentState, Policy, declined
 from runbook.model.units import IncidentId, UserName
 from runbook.ports import Clock
-from runbook.records import Answer, Asked, BoxRecord, Handed, Packed, Recorded
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, read_only_ports
 
 QUEUE = "incidents"

@@ -39,7 +39,7 @@ from runbook.service.actions import Actions
 from runbook.service.app import LOOPBACK_HOSTS, People, Shown, create_app
 from runbook.service.auth import Signer, SignIn, session_key
 from runbook.service.daemon import LATE_S, Daemon, Opener, ServiceStatus
-from runbook.service.daemon.room import Disk, Room, TakingUp, in_turn
+from runbook.service.daemon.opening import Disk, Room, TakingUp, in_turn
 from runbook.service.decisions import answer_here
 from runbook.service.job_watch import memory_pattern
 from runbook.service.serve import Turn, Watch

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runbook.adapters.store.records import Packed, _applied, _difference, changed, changes, packed, repacked, unpacked
 from runbook.errors import BadInput
 from runbook.model.template import Companion, TemplateFile
-from runbook.records import Packed, _applied, _difference, changed, changes, packed, repacked, unpacked
 from runbook.report.json_documents import pack_incident
 from tests.report.sample_incidents import SAMPLES, recovered
 

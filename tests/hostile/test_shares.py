@@ -30,7 +30,7 @@ from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import GIB, IncidentId, UserName
 from runbook.service.daemon import Daemon, NoPlace, Opener, ServiceStatus
-from runbook.service.daemon.room import Disk, Room, TakingUp, in_turn
+from runbook.service.daemon.opening import Disk, Room, TakingUp, in_turn
 from runbook.service.spool import SpoolEvent, SpoolReader
 from runbook.triggers import Opening
 from tests.contract.fakes import FakeClock

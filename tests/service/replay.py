@@ -67,6 +67,9 @@ class InTime:
     def figures(self) -> WatchFigures:
         return WatchFigures()
 
+    def problem(self) -> str:
+        return ""
+
 
 @dataclass
 class Seen:

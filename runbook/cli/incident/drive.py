@@ -14,6 +14,7 @@ from dbos import DBOS, DBOSClient
 
 from runbook.adapters.driver.lease_tables import LEASE_S
 from runbook.adapters.identity import current_identity
+from runbook.adapters.store.records import packed
 from runbook.adapters.store.workflow_database import dbos_config
 from runbook.cli.incident.live import news, over, question_of, titles_of, versions
 from runbook.cli.incident.terminal import Asked, Ended, QueueWatcher, View, interruptible, pump
@@ -22,7 +23,6 @@ from runbook.engine import QUEUE, WORKFLOW, Engine, workflow_id
 from runbook.errors import Interrupted, Unavailable
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId
-from runbook.records import packed
 from runbook.service.decisions import approval_topic_of
 from runbook.triggers import Opened, Opening, again
 
