@@ -253,8 +253,8 @@ def _shown(text: str) -> str:
     return shorten(clean_line(text), 80)
 
 
-# What incidents take of the memory and of the disk: whose next ones wait for room, and how those that an earlier process
-# left unfinished are taken up. How much an incident takes its owner decides, by what his scripts name; logs have bounds
+# What incidents take of the memory and of the disk: whose next ones wait for room, and how those that were left
+# unfinished are taken up. How much an incident takes its owner decides, by what his scripts name; logs have bounds
 # of their own (`LogsKept`).
 
 LOG = logging.getLogger("runbook.service")
