@@ -131,6 +131,14 @@ class JobRecord:
     """Told of a job that has ended."""
 
     @property
+    def steps_to_come(self) -> bool:
+        """Whether Slurm's accounting, which may be seconds or hours behind, has not told of all its steps yet: where
+        their tasks wrote, if not to the job's own log, is not known before."""
+        if not self.state.job_class.ended or not self.nodes or not self.source.startswith("squeue"):
+            return False
+        return not self.steps or not all(step.state.job_class.ended for step in self.steps)
+
+    @property
     def reason_code(self) -> str:
         """Slurm's word for why it waits, without the nodes that may follow it."""
         return self.reason.split(",")[0]

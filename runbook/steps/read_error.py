@@ -31,7 +31,7 @@ _STEPS_WAITED = 3.0
 """A step with an evaluation or a checkpoint in it takes longer than the others."""
 _LONGEST_WAIT_S = 3600.0
 _LOOK_AGAIN_S = 30.0
-
+_STEPS_TOLD_WITHIN_S = 60.0
 
 
 class Outcome(StrEnum):
@@ -57,6 +57,9 @@ _ON_A_NODE_ALONE = (
 def run(context: StepContext) -> StepResult:
     """Copy the logs into the incident's folder, read them, and fill `incident.failure.story`."""
     job = context.failure.job
+    if job.steps_to_come:
+        job = _told_anew(context, job)
+        context = replace(context, incident=_with_job(context.incident, job))
     kept, problems = _keep(context, job, KEPT_LOG_BYTES)
     incident = replace(context.incident, evidence_files=tuple(dict.fromkeys((*context.incident.evidence_files, *kept))))
     story = read_story(context, _as_evidence(job))
@@ -70,6 +73,13 @@ def run(context: StepContext) -> StepResult:
             "without `set -o pipefail` ends as its last part does"
         )
     outcome, summary = _judge(story, job)
+    if outcome is Outcome.NO_ERROR_FOUND and job.steps_to_come:
+        if _watched_s(context, incident) < _STEPS_TOLD_WITHIN_S:
+            return StepResult(Outcome.WAITING, incident, f"{summary}; accounting has yet to tell of its steps", 2.0)
+        problems.append(
+            f"accounting did not tell of the steps of job {job.id} within {_STEPS_TOLD_WITHIN_S:.0f} s: files that "
+            "srun's --output names were not read"
+        )
     failed = outcome in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT)
     ranks = see_ranks(context.ports.nodes, job) if failed and _is_a_guess(job, incident) else None
     failure = replace(
@@ -357,6 +367,21 @@ def _may_have_ended_well(
 
 def _watched_s(context: StepContext, incident: Incident) -> float:
     return context.ports.clock.now() - (incident.visits[-1].started_s if incident.visits else incident.opened_s)
+
+
+def _told_anew(context: StepContext, job: JobRecord) -> JobRecord:
+    try:
+        now = context.ports.scheduler.job(job.id).knowing(job)
+    except NotFound:
+        return job
+    return now if (now.restarts, now.start_time_s) == (job.restarts, job.start_time_s) else job
+
+
+def _with_job(incident: Incident, job: JobRecord) -> Incident:
+    assert incident.failure is not None
+    is_first = incident.original is not None and incident.original.job.id == job.id
+    failure = replace(incident.failure, job=job)
+    return replace(incident, failure=failure, original=failure if is_first else incident.original)
 
 
 def _has_ended(context: StepContext, job: JobRecord) -> bool:

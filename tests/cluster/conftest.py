@@ -95,7 +95,7 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         while not ready():
             assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-            time.sleep(0.1)
+            time.sleep(0.2)
 
     def until_dead(self, job: str, name: str, text: str = "OutOfMemoryError") -> None:
         self.until(lambda: text in self.log(job, name), f"{text} in the log of {name} {job}")
@@ -157,19 +157,14 @@ def prepared(name: str, *more_policy: str) -> Iterator[Cluster]:
     place = Cluster(name, home, state, inventory)
     _heal(place)
     yield place
-    for user in ("sb-alice", "sb-bob"):
-        subprocess.run(("scancel", f"--user={user}"), env={**os.environ, **SLURM}, check=False, capture_output=True)
     _heal(place)
     shutil.rmtree(home, ignore_errors=True)
 
 
 def _heal(place: Cluster) -> None:
-    subprocess.run((str(SANDBOX), "start-slurmctld"), capture_output=True, check=False, timeout=60)
-    for node in NODES:
-        place.sandbox("gpu", node, "--reset")
-        subprocess.run((str(SANDBOX), "ssh-up", node), capture_output=True, check=False, timeout=60)
-        if "DRAIN" in place.node_field(node, "State"):
-            place.slurm("scontrol", "update", f"nodename={node}", "state=resume")
+    place.sandbox("heal")
+    for user in ("sb-alice", "sb-bob"):
+        subprocess.run(("scancel", f"--user={user}"), env={**os.environ, **SLURM}, check=False, capture_output=True)
     place.until(
         lambda: not place.slurm("squeue", "--noheader", "--user=sb-alice,sb-bob", "--format=%i"), "the queue is empty"
     )

@@ -25,10 +25,27 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 PREPARED = REPOSITORY / "build" / "submitters"
 """What tests/cluster/submitters/prepare has put there."""
-CONTAINERS = pytest.mark.skipif(
-    os.environ.get("RUNBOOK_REQUIRE_ALL") != "1" and not [*PREPARED.glob("container-*.so")],
-    reason="no C compiler to make the plug-in",
-)
+NEEDS = {
+    "submitit": "lib/submitit",
+    "hydra_launcher": "lib/hydra_plugins",
+    "container": "container-*.so",
+    "script_in_container": "container-*.so",
+}
+"""What a way to submit needs of it: a library (PyPI), or what a C compiler made."""
+
+
+def is_to_be_had(name: str) -> bool:
+    return name not in NEEDS or any(PREPARED.glob(NEEDS[name]))
+
+
+@pytest.fixture(autouse=True)
+def prepared_for_it(request: pytest.FixtureRequest) -> None:
+    name = request.node.name.removeprefix("test_")
+    if not is_to_be_had(name):
+        missing = f"build/submitters has no {NEEDS[name]}: sh tests/cluster/submitters/prepare"
+        (pytest.fail if os.environ.get("RUNBOOK_REQUIRE_ALL") == "1" else pytest.skip)(missing)
+
+
 SSH = ("ssh", "-F", str(ROOT / "ssh" / "ssh_config"), "-l", "root")
 SIZE = ("--nodes=1", "--ntasks-per-node=2", "--gpus-per-node=2", "--time=10", "--mem=2G", "--job-name={name}")
 OPTIONS = (
@@ -153,7 +170,7 @@ def place(request: pytest.FixtureRequest, with_containers: None, private_tmp: No
     try:
         address_of(daemon)
         for name, how in SUBMIT.items():
-            if name in chosen:
+            if name in chosen and is_to_be_had(name):
                 found.jobs[name] = how(found)
         yield found
     finally:
@@ -306,10 +323,10 @@ def _export_none(place: Place) -> str:
 
 def test_export_none(place: Place) -> None:
     incident, _ = place.recovered("export_none")
-    assert "--export=NONE" in place.cluster.slurm(
-        "sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={incident['attempts'][0]['job']}",
-        "--format=SubmitLine",
-    )
+    job = incident["attempts"][0]["job"]
+    kept = ("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=SubmitLine")
+    place.cluster.until(lambda: place.cluster.slurm(*kept), "accounting has the relaunch")
+    assert "--export=NONE" in place.cluster.slurm(*kept)
 
 
 @submitted
@@ -354,7 +371,6 @@ print(executor.submit(run, 16).job_id)
 """
 
 
-@pytest.mark.skipif(not (PREPARED / "lib" / "submitit").exists(), reason="not to be had (PyPI)")
 def test_submitit(place: Place) -> None:
     """The real submitit: its logs are read, and its pickled function is left to the program that made it."""
     incident = place.handed_back("submitit")
@@ -400,7 +416,6 @@ hydra:
 """
 
 
-@pytest.mark.skipif(not (PREPARED / "lib" / "hydra_plugins").exists(), reason="not to be had (PyPI)")
 def test_hydra_launcher(place: Place) -> None:
     """It keeps what the function raised for the program that waits, so that Slurm calls the job COMPLETED and the
     epilog tells of nothing: a person names it."""
@@ -448,7 +463,6 @@ def _container(place: Place) -> str:
     return place.sbatch(place.script("container", f"srun --label {mounts} {command}"))
 
 
-@CONTAINERS
 def test_container(place: Place) -> None:
     _, script = place.recovered("container")
     assert "--micro-batch-size 8" in script and ":/srv" in script
@@ -490,7 +504,6 @@ def _script_in_container(place: Place) -> str:
     return place.sbatch(place.script("script_in_container", f"srun --label {mounts} bash /srv/jobs/in_container.sh"))
 
 
-@CONTAINERS
 def test_script_in_container(place: Place) -> None:
     """The value stands in a script that lies elsewhere for the container: a copy of it would not be seen there."""
     incident = place.handed_back("script_in_container")

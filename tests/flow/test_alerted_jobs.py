@@ -9,9 +9,10 @@ from typing import Any, BinaryIO
 import pytest
 
 from runbook.model.incident import Failure
-from runbook.model.job import JobClass
+from runbook.model.job import JobClass, StepRecord
 from runbook.model.node import ProcessView
 from runbook.model.units import IncidentId, NodeName, Unknown
+from runbook.slurm.states import job_state
 from runbook.steps import cancel_job, identify, read_error
 from runbook.steps.shared.base import StepResult
 from tests.contract.fakes import FakeFiles, ends
@@ -234,3 +235,36 @@ def test_an_incident_keeps_so_much_of_a_jobs_logs_however_many_there_are(monkeyp
     kept = sum(len(content) for name, content in scene.place.written.items() if name.startswith("evidence/"))
     assert kept <= 256 << 10
     assert any("logs were read and not kept" in note for note in found.incident.notes), found.incident.notes
+
+
+def test_a_job_that_died_before_accounting_knew_its_steps_is_read_once_their_logs_are_known() -> None:
+    """srun's --output names files that Slurm's accounting alone knows of, some seconds after a quick end."""
+    scene = scene_of("epilog", 0.0, end="srun: error: gpu-21: task 3: Exited with exit code 1\n")
+    job = scene.incident.root_job
+    known = scene.scheduler.jobs[job]
+    known.life = ends("FAILED", 1, after_s=7200)
+    known.record = replace(known.record, source="squeue")
+    scene.incident = replace(scene.incident, failure=Failure(scene.scheduler.job(job)))
+    first = read_error.run(scene.context())
+    assert first.outcome == "waiting" and first.poll_s > 0, first.summary
+    scene.incident = first.incident
+    steps = tuple(
+        StepRecord(f"{job}.{name}", job_state("FAILED"), exit_code=1, tasks=4) for name in ("batch", "0")
+    )
+    known.record = replace(known.record, source="squeue+sacct", steps=steps, more_log_paths=("/home/alice/task-3.log",))
+    scene.files.files |= FakeFiles({"/home/alice/task-3.log": CAUGHT.encode()}).files
+    found = read_error.run(scene.context())
+    assert found.outcome == "memory_error", found.summary
+    assert found.incident.failure is not None and found.incident.failure.job.steps == steps
+
+
+def test_accounting_that_never_tells_of_the_steps_holds_nobody_up_for_long() -> None:
+    scene = scene_of("epilog", 0.0, end="srun: error: gpu-21: task 3: Exited with exit code 1\n")
+    known = scene.scheduler.jobs[scene.incident.root_job]
+    known.life, known.record = ends("FAILED", 1, after_s=7200), replace(known.record, source="squeue")
+    scene.incident = replace(scene.incident, failure=Failure(scene.scheduler.job(scene.incident.root_job)))
+    assert read_error.run(scene.context()).outcome == "waiting"
+    scene.clock.sleep(61)
+    found = read_error.run(scene.context())
+    assert found.outcome == "no_error_found"
+    assert any("accounting did not tell" in note for note in found.incident.notes)

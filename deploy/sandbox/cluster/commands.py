@@ -70,6 +70,9 @@ def carry_out(options: argparse.Namespace) -> None:
         lifecycle.up()
     elif name == "down":
         lifecycle.down()
+    elif name == "heal":
+        lifecycle.require_up()
+        lifecycle.heal()
     else:
         lifecycle.require_up()
         if name != "start-slurmctld":
@@ -129,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
         ("up", "bring the cluster up; on one that is up, check and repair it"),
         ("down", "take it down and remove every trace"),
         ("status", "show how it stands; exit status 0 when all is well"),
+        ("heal", "take back what these commands broke: the controller, ssh and GPUs of all nodes, and drains"),
         ("env", "print shell exports to use it"),
         ("install", "only install the Debian packages"),
         ("restart-slurmctld", "restart the controller; jobs go on"),

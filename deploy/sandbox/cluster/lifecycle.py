@@ -79,6 +79,15 @@ def all_daemons_run() -> bool:
     return all(daemons.pid_of(name) is not None for name in expected_daemons())
 
 
+def heal() -> None:
+    """Take back whatever the other commands, or a drain, did to a cluster that is up. Jobs go on."""
+    slurm.start_slurmctld()
+    for node in NODES:
+        gpus.apply(node, gpus.Change(reset=True))
+        ssh.up(node)
+    slurm.resume_drained()
+
+
 def down() -> None:
     """End every process of the sandbox and remove all that it left on the machine."""
     with phase("processes"):

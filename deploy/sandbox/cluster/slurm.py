@@ -262,6 +262,13 @@ def wait_for_nodes() -> None:
     )
 
 
+def resume_drained() -> None:
+    """Give every drained node back to Slurm."""
+    for name, state in node_states().items():
+        if state.startswith("drain"):
+            run(("scontrol", "update", f"nodename={name}", "state=resume"))
+
+
 def reconfigure() -> None:
     """Let a running controller read the configuration again."""
     status, _, err = attempt(("scontrol", "reconfigure"))
