@@ -44,6 +44,14 @@ class Scheduler(Protocol):
         """End a job, as it was judged. A job already gone is fine. Raises `NotAllowed` when the number is another
         owner's or another run's by now."""
 
+    def hold(self, job: JobRecord) -> bool:
+        """Keep a job that waits from starting until it is released, by us or by its owner. False: it does not wait
+        any more, or this scheduler holds nothing. Raises `NotAllowed` as `cancel` does."""
+
+    def release(self, job: JobRecord) -> bool:
+        """Let a job that waits because it is held so start again; False for any other. Raises `NotAllowed` as `cancel`
+        does."""
+
     def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
         """State of the named nodes, or of all."""
 

@@ -20,6 +20,7 @@ PACKAGES = {
     "chromium": "chromium",
     "cpio": "cpio",
     "dpkg-deb": "dpkg",
+    "faketime": "faketime",
     "fusermount3": "fuse3",
     "gcc": "gcc libc6-dev",
     "mmdebstrap": "mmdebstrap",

@@ -64,6 +64,12 @@ class FilesScheduler:
     def find_submitted(self, claim: Claim) -> tuple[JobId, ...]:
         return ()
 
+    def hold(self, job: JobRecord) -> bool:
+        raise _no_scheduler()
+
+    def release(self, job: JobRecord) -> bool:
+        raise _no_scheduler()
+
     def cancel(self, job: JobRecord) -> None:
         raise _no_scheduler()
 

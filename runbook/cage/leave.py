@@ -176,6 +176,11 @@ def _cancel(leave: Leave, *, job: JobRecord) -> str:
     return _own_job(leave, job=job.id)
 
 
+def _hold(leave: Leave, *, job: JobRecord) -> str:
+    """No act that a person has a say in: it is given back with the report."""
+    return _own_job(leave, job=job.id) if job.owner == leave.owner else f"of a job of {job.owner:.40}"
+
+
 def _drain(leave: Leave, *, node: NodeName, **_given: Any) -> str:
     """Only what the check of the node asked to drain, which a person may have approved."""
     judged = {one.node for failure in leave.failures for one in failure.judgements if one.drain}
@@ -222,6 +227,8 @@ RULES: Mapping[str, Rule] = {
     "scheduler.nodes": _anything,
     "scheduler.memory_to_have": _own_record,
     "scheduler.cancel": _cancel,
+    "scheduler.hold": _hold,
+    "scheduler.release": _hold,
     "scheduler.drain": _drain,
     "scheduler.submit": _submit,
     "nodes.check": _own_node,

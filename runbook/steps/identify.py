@@ -14,6 +14,7 @@ from runbook.model.units import JobId, sentence
 from runbook.slurm.ownership import check_ours
 from runbook.steps.shared.base import StepContext, StepResult, waiting_note, with_last_attempt, with_notes
 from runbook.steps.shared.companion_files import read_companions
+from runbook.steps.shared.holding import hold
 
 PERSON_TRIGGERS = frozenset({"person", "files"})
 _HELD = frozenset({"JobHeldUser", "JobHeldAdmin"})
@@ -51,6 +52,8 @@ def run(context: StepContext) -> StepResult:
     where = f"job {job.id} ({job.name or 'unnamed'}, {job.owner})"
     if waits and not _failed_before(job, incident.trigger):
         return _closed(incident, Outcome.WAITING, f"{where} has not started yet: {job.state.name}")
+    if waits:
+        incident = hold(context, job, incident)
     asked = incident.trigger in PERSON_TRIGGERS
     # Whose event tells of a memory failure in its log; of no relaunch's.
     pipe = incident.trigger == "epilog" and not job.restarts and not incident.attempts

@@ -8,6 +8,7 @@ from enum import StrEnum
 from runbook.model.incident import IncidentState, Milestone
 from runbook.steps.reduce_world import full_size_again
 from runbook.steps.shared.base import StepContext, StepResult
+from runbook.steps.shared.holding import give_back
 
 
 class Outcome(StrEnum):
@@ -16,7 +17,7 @@ class Outcome(StrEnum):
 
 def run(context: StepContext) -> StepResult:
     """Close the incident. The page itself is drawn from the closed incident by the engine."""
-    incident = context.incident
+    incident = give_back(context)
     if not incident.state.ended:
         incident = replace(incident, state=IncidentState.CLOSED)
     told = full_size_again(context)

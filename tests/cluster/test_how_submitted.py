@@ -255,6 +255,17 @@ def test_requeues_itself(place: Place) -> None:
 
 
 @submitted
+def _requeues_itself_and_ends_well(place: Place) -> str:
+    body = f'trap "" TERM\nsrun --label {train("requeues-well")} || scontrol requeue $SLURM_JOB_ID || true\nexit 0'
+    return place.sbatch(place.script("requeues_itself_and_ends_well", body, "--open-mode=append", "--requeue"))
+
+
+def test_requeues_itself_and_ends_well(place: Place) -> None:
+    place.recovered("requeues_itself_and_ends_well")
+    assert place.cluster.state_of(place.jobs["requeues_itself_and_ends_well"]) in ("CANCELLED", "FAILED")
+
+
+@submitted
 def _patterns(place: Place) -> str:
     (place.cluster.jobs / "tasks").mkdir(exist_ok=True)
     shutil.chown(place.cluster.jobs / "tasks", "sb-alice", "sb-alice")

@@ -67,6 +67,7 @@ def test_a_job_that_slurm_starts_again_is_cancelled_before_it_does(cluster: Clus
     assert incident["state"] == "recovered"
     assert outcomes(incident)["cancel_job"] == "cancelled" and cluster.state_of(job) == "CANCELLED"
     assert cluster.field(job, "Restarts") == "1", "it did not start again as it was"
+    assert any("is held while this is worked on" in note for note in incident["notes"])
     assert len(cluster.relaunches(job)) == 1
 
 

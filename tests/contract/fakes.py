@@ -183,6 +183,22 @@ class FakeScheduler:
         matching = [found.record for found in self.jobs.values() if carries(found.record.comment, claim.token)]
         return tuple(record.id for record in sorted(matching, key=lambda record: record.submit_time_s or 0.0))
 
+    def hold(self, job: JobRecord) -> bool:
+        return self._let(job, "hold", held=False)
+
+    def release(self, job: JobRecord) -> bool:
+        return self._let(job, "release", held=True)
+
+    def _let(self, job: JobRecord, act: str, *, held: bool) -> bool:
+        if job.id not in self.jobs or self.job(job.id).state.job_class is not JobClass.WAITING:
+            return False
+        check_same_run(self.job(job.id), job)
+        found = self.jobs[job.id]
+        if (found.record.reason == "JobHeldUser") == held:
+            found.record = replace(found.record, reason="" if held else "JobHeldUser")
+            self.acts.append((act, job.id))
+        return True
+
     def cancel(self, job: JobRecord) -> None:
         if job.id not in self.jobs:
             return

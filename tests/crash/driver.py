@@ -24,7 +24,10 @@ from runbook.model.units import JobId
 from runbook.triggers import Terms, open_for
 
 EFFECTS = frozenset(
-    {"submit", "cancel", "drain", "undrain", "save", "write_file", "copy_stream", "replace", "end_process"}
+    {
+        "submit", "cancel", "hold", "release", "drain", "undrain", "save", "write_file", "copy_stream", "replace",
+        "end_process",
+    }
 )
 
 

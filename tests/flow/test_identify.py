@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from runbook.model.incident import Attempt, IncidentState
+from runbook.model.incident import Attempt, IncidentState, Policy
 from runbook.model.job import JobClass, JobRecord, JobState
 from runbook.model.template import TemplateFile
 from runbook.model.units import JobId, NodeName
 from runbook.remedy import load_restarters, submitted_by_another
 from runbook.slurm.states import job_state
-from runbook.steps import cancel_job, choose_lever, classify, identify, read_error, relaunch
+from runbook.steps import cancel_job, choose_lever, classify, identify, read_error, relaunch, report
 from runbook.steps.cancel_job import of_another
 from tests.contract.fakes import ends
 from tests.flow.test_resuming import Scene
@@ -120,6 +120,41 @@ def test_a_job_that_slurm_starts_again_is_read_and_cancelled_before_it_does(
         proposal = cancel_job.propose(scene.context())
         assert proposal is not None and "starts again as it was" in proposal.sentence
         assert cancel_job.run(scene.context()).outcome == "cancelled"
+
+
+def _waits_again(policy: Policy = Policy.APPLY, reason: str = "BeginTime") -> tuple[Scene, list[tuple[str, ...]]]:
+    """A job that failed and waits to start again, once it was read; and what was done to it."""
+    scene = Scene("true", trigger="epilog")
+    scene.incident = replace(scene.incident, policy=policy)
+    waits = {"reason": reason, "state": job_state("EXPEDITING"), "life": ()}
+    assert _read(scene, OOM, restarts=1, **waits) == ["identified", "memory_error"]
+    return scene, [act for act in scene.scheduler.acts if act[0] in ("hold", "release", "cancel")]
+
+
+def test_a_job_that_waits_to_start_again_is_held_until_it_is_cancelled() -> None:
+    scene, acts = _waits_again()
+    job = scene.incident.root_job
+    assert acts == [("hold", job)] and any("is held while" in note for note in scene.incident.notes)
+    scene.incident = cancel_job.run(scene.context()).incident
+    report.run(scene.context())
+    assert scene.scheduler.acts[-1] == ("cancel", job)
+
+
+def test_it_is_given_back_where_it_stays_also_by_a_run_that_was_killed_in_between() -> None:
+    scene, _ = _waits_again()
+    job = scene.incident.root_job
+    again = identify.run(scene.context()).incident
+    scene.incident = replace(again, state=IncidentState.ESCALATED)
+    ended = report.run(scene.context()).incident
+    assert scene.scheduler.acts == [("hold", job), ("release", job)]
+    assert any("starts again as it was" in note for note in ended.notes)
+
+
+def test_nothing_is_held_under_plan_and_what_somebody_else_holds_stays_so() -> None:
+    assert _waits_again(Policy.PLAN)[1] == []
+    scene, acts = _waits_again(reason="JobHeldUser")
+    report.run(scene.context())
+    assert acts == [] and scene.scheduler.acts == []
 
 
 def test_a_running_job_of_which_srun_saw_a_task_end_is_not_healthy() -> None:

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from runbook.errors import NotFound
 from runbook.flow import load_flow
 from runbook.locations import data_folder
 from runbook.logs.signatures import load_signatures
@@ -46,6 +47,11 @@ class OnePlace:
     ) -> Path:
         self.written[relative] = content
         return Path("/incidents") / relative
+
+    def read_file(self, incident: IncidentId, relative: str) -> bytes:
+        if relative not in self.written:
+            raise NotFound(f"no {relative}")
+        return self.written[relative]
 
     def copy_stream(self, incident: IncidentId, relative: str, stream: BinaryIO, limit: int) -> tuple[Path, bool]:
         return self.write_file(incident, relative, stream.read(limit)), False

@@ -231,7 +231,7 @@ class _LastResort:
 
 # What the holder alone may do: act outside, and write into the store.
 
-_ACTS = frozenset({"submit", "cancel", "drain", "undrain", "replace", "end_process"})
+_ACTS = frozenset({"submit", "cancel", "hold", "release", "drain", "undrain", "replace", "end_process"})
 _DECIDING = ("claim.json", "told.json")
 """Documents that decide whether an act or a message is repeated."""
 _Port = TypeVar("_Port")

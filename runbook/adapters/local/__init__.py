@@ -193,6 +193,12 @@ class LocalScheduler:
             if carries(str(self._store.read(number, "job").get("comment", "")), claim.token)
         )
 
+    def hold(self, job: JobRecord) -> bool:
+        return False
+
+    def release(self, job: JobRecord) -> bool:
+        return False
+
     def cancel(self, job: JobRecord) -> None:
         try:
             now = self._record(job.id)

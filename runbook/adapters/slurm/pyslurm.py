@@ -118,6 +118,12 @@ class SlurmPyslurm:
     def find_submitted(self, claim: Claim) -> tuple[JobId, ...]:
         return self._fallback.find_submitted(claim)
 
+    def hold(self, job: JobRecord) -> bool:
+        return self._fallback.hold(job)
+
+    def release(self, job: JobRecord) -> bool:
+        return self._fallback.release(job)
+
     def cancel(self, job: JobRecord) -> None:
         if not job.id.isdecimal():
             self._fallback.cancel(job)

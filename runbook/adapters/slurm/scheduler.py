@@ -370,6 +370,25 @@ class SlurmCli:
                 return
             raise error
 
+    def hold(self, job: JobRecord) -> bool:
+        return self._let(job, "uhold", held=False)
+
+    def release(self, job: JobRecord) -> bool:
+        return self._let(job, "release", held=True)
+
+    def _let(self, job: JobRecord, command: str, *, held: bool) -> bool:
+        """`uhold`: as its owner might, who can take it back where we do not get to it."""
+        try:
+            now = self._told(job.id)
+        except NotFound:
+            return False
+        check_same_run(now, job)
+        if now.state.job_class is not JobClass.WAITING:
+            return False
+        if (now.reason_code == "JobHeldUser") == held:
+            self._ask_privileged("scontrol", (command, now.id), now.id)
+        return self._told(job.id).state.job_class is JobClass.WAITING
+
     def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
         if names is not None and not [_checked_node(name) for name in names]:
             return ()

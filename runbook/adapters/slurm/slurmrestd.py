@@ -265,6 +265,12 @@ class SlurmRest:
         }
         return tuple(dict.fromkeys(job for _, job in sorted(ours)))
 
+    def hold(self, job: JobRecord) -> bool:
+        return False
+
+    def release(self, job: JobRecord) -> bool:
+        return False
+
     def cancel(self, job: JobRecord) -> None:
         try:
             now = self._live(job.id)

@@ -177,7 +177,7 @@ def waiting_note(job: JobRecord) -> str:
     return f"These wait for job {job.id}: {', '.join(told)}." if told else ""
 
 
-ACTS = frozenset({"submit", "cancel", "drain", "undrain", "replace", "end_process"})
+ACTS = frozenset({"submit", "cancel", "hold", "release", "drain", "undrain", "replace", "end_process"})
 """Methods of ports that do something outside."""
 
 
