@@ -281,3 +281,9 @@ def _comment(token: str, original: str) -> str:
     while kept.startswith(MARK):
         kept = kept.partition(" ")[2]
     return f"{token} {kept}".strip()
+
+
+def umask_of(submitted: dict[str, str]) -> int:
+    """The umask of the first submission, which sbatch hands on to the job (SLURM_UMASK)."""
+    text = submitted.get("SLURM_UMASK", "")
+    return int(text, 8) & 0o777 if text and set(text) <= set("01234567") and len(text) <= 5 else 0o022

@@ -15,7 +15,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.identity import LOGIN_PATH, Identity, program_on_path
 from runbook.adapters.process import Command, Completed, run
-from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.job import JobRecord
 from runbook.model.units import Bytes, JobId, NodeName, Unknown
 from runbook.ports import Clock
@@ -241,3 +241,23 @@ def memory_to_have(commands: SlurmCommands, job: JobRecord) -> Bytes | None:
     nodes = commands.ask("scontrol", controller.node_memory_arguments(job.nodes))
     partition = commands.ask("scontrol", controller.partition_arguments(job.partition))
     return controller.read_memory_to_have(nodes, partition, len(job.nodes))
+
+
+_JOB_LETTERS = frozenset(string.digits + "_+")
+_NODE_LETTERS = frozenset(string.ascii_letters + string.digits + "_.-")
+
+
+def checked_job(job: JobId) -> JobId:
+    if not job or not set(job) <= _JOB_LETTERS or not job[0].isdecimal():
+        raise BadInput(f"not a Slurm job id: {job!r}", next_step="give a number, 123_4 for an array task, or 123+1")
+    return job
+
+
+def checked_node(name: NodeName) -> NodeName:
+    if not name or not set(name) <= _NODE_LETTERS or name.startswith("-"):
+        raise NotFound(f"not a node name: {name!r}", next_step="give a name as `sinfo -N` prints it")
+    return name
+
+
+def both(first: RunbookError, second: RunbookError) -> NotAllowed:
+    return NotAllowed(f"{first.what}; as the owner: {second.what}", where=first.where, next_step=first.next_step)

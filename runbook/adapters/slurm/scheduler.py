@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import string
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,9 +16,18 @@ from runbook.adapters.identity import Identity, PrivilegeMode, identity_of, priv
 from runbook.adapters.node_access import read_left
 from runbook.adapters.process import Command
 from runbook.adapters.process.stages import IN_MEMORY
-from runbook.adapters.slurm.commands import Denied, NoAccounting, SlurmCommands, memory_to_have, new_separator
+from runbook.adapters.slurm.commands import (
+    Denied,
+    NoAccounting,
+    SlurmCommands,
+    both,
+    checked_job,
+    checked_node,
+    memory_to_have,
+    new_separator,
+)
 from runbook.adapters.whole_file import process_lock
-from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
+from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.job import (
     Claim,
     Dependent,
@@ -48,10 +56,10 @@ from runbook.slurm.submit import (
     read_submitted,
     sbatch_command,
     submit_environment,
+    umask_of,
 )
 
 # Which GPUs a job runs on: asked of the controller once for each run of a job, for they stay the same while it runs.
-#
 # The controller forgets them as the job ends. Then the node's epilog may have left them: SLURM_JOB_GPUS holds the same
 # numbers (seen on 22.05.8).
 
@@ -119,8 +127,6 @@ _HISTORY_DAYS = 30
 """How far back `find_submitted` looks."""
 _ACCOUNTING_PATIENCE_S = 5.0
 _ORPHAN_PATIENCE_S = 60.0
-_JOB_LETTERS = frozenset(string.digits + "_+")
-_NODE_LETTERS = frozenset(string.ascii_letters + string.digits + "_.-")
 
 
 class SlurmCli:
@@ -210,7 +216,7 @@ class SlurmCli:
     def script(self, job: JobId) -> JobScript | Unknown:
         reasons: list[str] = []
         try:
-            text = self._ask_privileged("scontrol", ("write", "batch_script", _checked_job(job), "-"), job)
+            text = self._ask_privileged("scontrol", ("write", "batch_script", checked_job(job), "-"), job)
             if text.strip():
                 return JobScript(text, "scontrol write batch_script")
         except NotFound:
@@ -228,7 +234,7 @@ class SlurmCli:
 
     def environment(self, job: JobId) -> JobEnvironment | Unknown:
         try:
-            text = self._ask_privileged("sacct", accounting.environment_arguments(_checked_job(job)), job)
+            text = self._ask_privileged("sacct", accounting.environment_arguments(checked_job(job)), job)
         except (NoAccounting, NotAllowed) as error:
             return Unknown(error.what)
         stored = accounting.read_stored_text(text)
@@ -277,7 +283,7 @@ class SlurmCli:
                     env=self._commands.environment({}),
                     cwd=submission.work_dir,
                     as_user=owner,
-                    umask=0o022 if kept is None else _umask(kept.variables),
+                    umask=0o022 if kept is None else umask_of(kept.variables),
                     in_memory=in_memory,
                     hold=held,
                     until_s=self._commands.ends_s(),
@@ -378,19 +384,16 @@ class SlurmCli:
 
     def _let(self, job: JobRecord, command: str, *, held: bool) -> bool:
         """`uhold`: as its owner might, who can take it back where we do not get to it."""
-        try:
+        with contextlib.suppress(NotFound):
             now = self._told(job.id)
-        except NotFound:
-            return False
-        check_same_run(now, job)
-        if now.state.job_class is not JobClass.WAITING:
-            return False
-        if (now.reason_code == "JobHeldUser") == held:
-            self._ask_privileged("scontrol", (command, now.id), now.id)
-        return self._told(job.id).state.job_class is JobClass.WAITING
+            check_same_run(now, job)
+            if now.state.job_class is JobClass.WAITING and (now.reason_code == "JobHeldUser") == held:
+                self._ask_privileged("scontrol", (command, now.id), now.id)
+            return self._told(job.id).state.job_class is JobClass.WAITING
+        return False
 
     def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
-        if names is not None and not [_checked_node(name) for name in names]:
+        if names is not None and not [checked_node(name) for name in names]:
             return ()
         separator = new_separator()
         text = self._commands.ask("sinfo", controller.node_arguments(names, separator))
@@ -455,7 +458,7 @@ class SlurmCli:
     def _from_controller(self, job: JobId) -> JobRecord | None:
         separator = new_separator()
         try:
-            text = self._commands.ask("squeue", controller.job_arguments(_checked_job(job), separator))
+            text = self._commands.ask("squeue", controller.job_arguments(checked_job(job), separator))
         except NotFound:
             return None
         return choose_record(controller.read_jobs(text, separator), job)
@@ -482,23 +485,7 @@ class SlurmCli:
             try:
                 return self._commands.ask(name, arguments, identity_of(record.owner))
             except NotAllowed as error:
-                raise _both(denied, error) from error
-
-
-def _both(first: RunbookError, second: RunbookError) -> NotAllowed:
-    return NotAllowed(f"{first.what}; as the owner: {second.what}", where=first.where, next_step=first.next_step)
-
-
-def _checked_job(job: JobId) -> JobId:
-    if not job or not set(job) <= _JOB_LETTERS or not job[0].isdecimal():
-        raise BadInput(f"not a Slurm job id: {job!r}", next_step="give a number, 123_4 for an array task, or 123+1")
-    return job
-
-
-def _checked_node(name: NodeName) -> NodeName:
-    if not name or not set(name) <= _NODE_LETTERS or name.startswith("-"):
-        raise NotFound(f"not a node name: {name!r}", next_step="give a name as `sinfo -N` prints it")
-    return name
+                raise both(denied, error) from error
 
 
 def _own_text(path: str) -> bytes:
@@ -511,9 +498,3 @@ def _own_text(path: str) -> bytes:
         return text
     except OSError as error:
         raise Unavailable(f"the patched script cannot be read: {error.strerror}", where=path) from error
-
-
-def _umask(submitted: dict[str, str]) -> int:
-    """The umask of the first submission, which sbatch hands on to the job (SLURM_UMASK)."""
-    text = submitted.get("SLURM_UMASK", "")
-    return int(text, 8) & 0o777 if text and set(text) <= set("01234567") and len(text) <= 5 else 0o022

@@ -1,4 +1,4 @@
-"""A job that failed and waits to start again, unpatched, is held while it is worked on, and given back where it stays."""
+"""A job that failed and waits to start again, unpatched, is held while it is worked on, and released where it stays."""
 
 from __future__ import annotations
 
