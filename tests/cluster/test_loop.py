@@ -61,6 +61,8 @@ def test_a_job_that_slurm_starts_again_is_cancelled_before_it_does(cluster: Clus
     cluster.until_dead(job, "true-oom")
     cluster.slurm("scontrol", "requeue", job, user="sb-alice")
     cluster.until(lambda: cluster.state_of(job) == "PENDING", "the job waits to start again")
+    # Longer than a machine with other work takes to begin; Slurm itself makes it wait for two minutes or not at all.
+    cluster.slurm("scontrol", "update", f"JobId={job}", "StartTime=now+600")
     done = cluster.runbook("oom", "--job", job, "--yes")
     assert done.returncode == 0, done.stderr
     incident = cluster.incident(job)

@@ -114,7 +114,7 @@ def test_a_job_that_the_controller_has_forgotten_comes_back_by_what_accounting_k
 
 
 @pytest.mark.needs("faketime")
-@pytest.mark.parametrize("apart", ["-50s", "+50s"])
+@pytest.mark.parametrize("apart", ["-50s", "+50s"], ids=["behind", "ahead"])
 def test_a_clock_that_is_not_the_controllers(cluster: Cluster, apart: str) -> None:
     """Of this machine, less than a minute off: whose job the relaunch is and how old logs are goes by both clocks."""
     job = cluster.submit("true-oom.sbatch")
