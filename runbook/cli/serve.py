@@ -324,13 +324,24 @@ def _open(app: Application, engine: Engine, opener: Opener, event: SpoolEvent) -
     if opened.opening is Opening.DONE:
         return "done before"
     if opened.opening is Opening.JOIN:
-        return engine.ensure(incident, lambda left: _again(app, left))
+        return _work_on(app, engine, incident)
     if opened.opening is Opening.NEW:
         app.cage.tell_owner(incident.id, opened.owner)
     app.store.save(incident)
     LOG.info("%s: opened for job %s, told by %s", incident.id, incident.root_job, event.alert or event.trigger)
     engine.enqueue(incident)
     return opened.opening.value
+
+
+def _work_on(app: Application, engine: Engine, incident: Incident) -> str:
+    """See to it that an open incident is worked on, whatever became of its workflow."""
+    if app.settings.policy.mode is not Policy.PLAN or incident.policy is Policy.PLAN:
+        return engine.ensure(incident, lambda left: _again(app, left))
+    # The inventory was changed to planning only: what was allowed before is not any more.
+    incident = _again(app, incident)
+    app.store.save(incident)
+    engine.enqueue(incident)
+    return "begun"
 
 
 def _again(app: Application, incident: Incident) -> Incident:
@@ -349,20 +360,13 @@ def go_on(app: Application, engine: Engine) -> None:
 def _taking_up(app: Application, engine: Engine) -> TakingUp:
     """Incidents that an earlier daemon or command left open, whatever became of their workflows."""
     sizes = app.read_model.sizes()
-    rows = sorted((row for row in app.read_model.rows() if row.closed_s is None), key=lambda row: row.opened_s)
+    rows = [row for row in reversed(app.read_model.rows()) if row.closed_s is None]
 
     def take_up(name: IncidentId) -> None:
-        incident = app.store.load(name)
-        if incident.finished:
+        if (incident := app.store.load(name)).finished:
             return
         engine.rising.add(name)
-        if app.settings.policy.mode is Policy.PLAN and incident.policy is not Policy.PLAN:
-            # The inventory was changed to planning only: what was allowed before is not any more.
-            incident = _again(app, incident)
-            app.store.save(incident)
-            engine.enqueue(incident)
-        else:
-            engine.ensure(incident, lambda left: _again(app, left))
+        _work_on(app, engine, incident)
         if engine.holds(name):
             engine.rising.discard(name)
         LOG.info("%s: taken up", name)

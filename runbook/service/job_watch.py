@@ -200,13 +200,13 @@ class JobWatch:
 
     def round(self) -> None:
         """One look at what the followers told, and at times at which jobs run."""
+        well = False
         try:
             now_s = self.clock.elapsed()
             problem = self._listing
             if self._listed_s is None or now_s - self._listed_s >= self.rule.list_s:
                 problem = self._listing = self._list(now_s)
             self._answers(now_s)
-            problem = problem or self.followers.problem()
             for one in self.followers.look():
                 suspect = self._suspects.get(one.job)
                 if suspect is not None:
@@ -226,13 +226,16 @@ class JobWatch:
             for job, first in list(self._first.items()):
                 self._look_first(job, first, now_s)
             unknown = [f"job {job}: {one.unknown}" for job, one in self._suspects.items() if one.unknown]
-            self._trouble(problem or (f"which ranks live is not known: {unknown[0]}" if unknown else ""))
+            problem = problem or (f"which ranks live is not known: {unknown[0]}" if unknown else "")
+            # What one owner's logs take too much of is said, and is no reason to mend the watch.
+            well = not problem
+            self._trouble(problem or self.followers.problem())
         except RunbookError as error:
             self._trouble(error.what)
         except Exception as error:
             LOG.exception("the watch")
             self._trouble(f"a fault of this program: {type(error).__name__}")
-        self.figures = replace(self.followers.figures(), ok=not self.problem)
+        self.figures = replace(self.followers.figures(), ok=well)
 
     def _trouble(self, what: str) -> None:
         if what and what != self.problem:

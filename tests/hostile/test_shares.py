@@ -27,7 +27,7 @@ from runbook.config import CageDocument, KeepDocument
 from runbook.errors import Hung, NotAllowed, Unavailable
 from runbook.flow import load_flow
 from runbook.locations import playbook_folder
-from runbook.model.incident import Incident, IncidentState
+from runbook.model.incident import Incident, IncidentState, Policy
 from runbook.model.units import GIB, IncidentId, UserName
 from runbook.service.daemon import Daemon, NoPlace, Opener, ServiceStatus
 from runbook.service.daemon.opening import Disk, Room, TakingUp, in_turn
@@ -366,6 +366,19 @@ def test_what_an_earlier_process_left_goes_on_by_the_rounds_of_the_loop(tmp_path
 
         until(ends)
         until(lambda: not engine.rising and not engine.held())
+
+
+@pytest.mark.timeout(240)
+def test_an_event_of_what_was_not_taken_up_yet_does_no_more_than_the_inventory_allows_now(tmp_path: Path) -> None:
+    app = application(tmp_path)
+    job = failed_job(app, tmp_path, "honest")
+    app.store.save(replace(opened(app, job), policy=Policy.APPLY))
+    with Service(app) as engine:
+        event = SpoolEvent("f", "alpha", job, job, 0, SystemClock().now())
+        assert serve._open(app, engine, serve._opener_of(app), event) == "begun"
+        incident = app.store.load(IncidentId(f"oom-alpha-{job}"))
+        assert (incident.policy, incident.run) == (Policy.PLAN, 2)
+        assert ended(app, engine, incident).finished
 
 
 def test_a_full_disk_is_no_fault_of_the_program_and_the_event_waits(small_disk: Path) -> None:

@@ -741,6 +741,13 @@ def test_a_job_of_which_slurm_tells_slowly_holds_up_no_other(crowd: Scene) -> No
     _until(both)
 
 
+def test_whose_logs_take_too_much_is_said_and_the_watch_is_well(crowd: Scene) -> None:
+    crowd.watch.rule = WatchDocument(partitions=("gpu",), list_s=1)
+    crowd.watch.followers.problem = lambda: "9 logs of eve"  # type: ignore[method-assign]
+    crowd.watch.round()
+    assert crowd.watch.problem == "9 logs of eve" and crowd.watch.figures.ok
+
+
 def test_slurm_is_not_asked_for_its_running_jobs_without_a_pause(crowd: Scene) -> None:
     """Case: after a restart, with many new jobs, every round listed anew, ten a second."""
     crowd.watch.rule = WatchDocument(partitions=("gpu",), list_s=30, most_jobs=80)
