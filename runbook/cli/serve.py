@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -228,7 +228,8 @@ def _drive(
     try:
         if lease is not None and isinstance(spool, SharedSpool):
             spool.drive(str(lease.here))
-        taking_up = _taking_up(app, engine)
+        # In the loop's first round: reading what is there may take longer than anybody should wait for an answer.
+        taking_up = cache(partial(_taking_up, app, engine))
         # Without its database nothing is driven, however well the loop comes round.
         status = ServiceStatus(
             started_s=time.time(), driver_alive=DatabaseProbe(engine.ask_database).answers,
@@ -244,7 +245,7 @@ def _drive(
         def each_round() -> None:
             app.cage.crowd(room.crowded())
             try:
-                taking_up.some()
+                taking_up().some()
             finally:
                 go_on(app, engine)
 
@@ -256,11 +257,9 @@ def _drive(
 
         def figures() -> ServiceFigures:
             return ServiceFigures(
-                now_s=time.time(),
-                version=__version__,
+                now_s=time.time(), version=__version__,
                 driver_alive=status.driver_alive() and not status.stopped(),
-                heartbeat_s=status.last_scan_s,
-                spool_depth=status.spool_depth,
+                heartbeat_s=status.last_scan_s, spool_depth=status.spool_depth,
                 spool_oldest_s=status.spool_oldest_s,
                 spool_readable=not status.spool_problem,
                 spool_bad=status.spool_bad,
