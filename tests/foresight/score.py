@@ -28,7 +28,7 @@ from runbook.foresight.training_run import Anchor, Forecast, Interval
 from runbook.model.remedy import Fit, MemoryFigure
 from tests.foresight.published import Row, memory_document, read_rows
 
-ROWS = tuple(Path(__file__).with_name(f"rows_{half}.jsonl") for half in ("dev", "blind"))
+ROWS = tuple(Path(__file__).with_name(f"rows_{half}.jsonl") for half in ("dev", "blind", "third"))
 _ANCHORS = 5
 _CARDS = (0.8, 0.9, 0.95, 1.05, 1.1, 1.25)
 NOTHING = "nothing that is published"
