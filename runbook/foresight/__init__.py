@@ -19,6 +19,7 @@ from runbook.foresight.training_run import (
     Forecast,
     Interval,
     Recompute,
+    RefusedRequest,
     Sharding,
     TrainingRun,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "MemoryDocument",
     "Part",
     "Recompute",
+    "RefusedRequest",
     "RunReading",
     "Sharding",
     "System",

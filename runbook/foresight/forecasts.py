@@ -12,7 +12,7 @@ from typing import Any
 from runbook.foresight.memory_document import Constants, MemoryDocument, OpenChoice, System
 from runbook.foresight.memory_terms import Moment, Part, Term, missing_figures, moments_of
 from runbook.foresight.settings import typed_value
-from runbook.foresight.training_run import Anchor, Forecast, Interval, TermFigure, TrainingRun
+from runbook.foresight.training_run import Anchor, Forecast, Interval, LossPath, TermFigure, TrainingRun
 from runbook.foresight.unknowns import Belief, Linear
 from runbook.model.remedy import Basis, Fit
 from runbook.model.units import Bytes
@@ -24,6 +24,9 @@ _UNLIKELY = 0.02
 """An alternative of less weight beside the likeliest does not count."""
 _MOST_ALTERNATIVES = 160
 _LARGEST = 1 << 24
+_LOGIT_BYTES = (2, 4)
+_SAME_SIZE = 0.02
+"""By how much a request of the logits' size may differ: vocabularies are padded, requests are rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,15 @@ class _Outcome:
         return Interval(
             max(item.low for item in figures), max(item.middle for item in figures), max(item.high for item in figures)
         )
+
+    def chance(self, card_bytes: float) -> float:
+        """How likely the fullest moment is below the card. Deviations are as wide as the bounds are."""
+        least = 1.0
+        for moment in self.moments:
+            figure = self.belief.of(moment.total(Basis.DEVICE))
+            deviation = _BOUND / 2 * math.hypot(figure.deviation, self.constants.noise.middle * figure.middle)
+            least = min(least, 0.5 * math.erfc((figure.middle - card_bytes) / (deviation * math.sqrt(2) or 1.0)))
+        return least
 
     def highest(self, basis: Basis) -> Moment:
         return max(self.moments, key=lambda item: self.belief.of(item.total(basis)).middle)
@@ -80,7 +92,15 @@ def forecast(
         first.run, tuple(_shown(first, term) for term in terms), peaks, least,
         _verdict(peaks[Basis.DEVICE], least, card_bytes), card_bytes, usable, (), assumed,
         tuple(sorted({name for item in open_choices for name in item.fields if getattr(run, name) is None})),
+        _chance(counting, card_bytes),
     )
+
+
+def _chance(outcomes: Sequence[_Outcome], card_bytes: int | None) -> float | None:
+    """Over all choices of what is open, by their weight."""
+    if card_bytes is None:
+        return None
+    return sum(item.weight * item.chance(card_bytes) for item in outcomes) / sum(item.weight for item in outcomes)
 
 
 def _verdict(device: Interval, least: float, card_bytes: int | None) -> Fit:
@@ -127,9 +147,13 @@ def _outcomes(
     system, constants = by
     beliefs = [Belief()]
     for anchor in anchors:
-        moments = moments_of(_completed(anchor.run, system, chosen)[0], constants, card_bytes)
+        made = _completed(anchor.run, system, chosen)[0]
+        moments = moments_of(made, constants, card_bytes)
         totals = [item.total(anchor.figure.basis) for item in moments]
-        beliefs = _likely([each for belief in beliefs for each in _after(belief, totals, anchor, constants)])
+        beliefs = _likely([
+            _after_request(each, anchor, made, moments, constants, card_bytes)
+            for belief in beliefs for each in _after(belief, totals, anchor, constants)
+        ])
     completed = _completed(run, system, chosen)[0]
     moments = moments_of(completed, constants, card_bytes)
     return [_Outcome(1.0, belief, moments, constants, completed) for belief in beliefs]
@@ -150,6 +174,33 @@ def _after(
             if other is not total:
                 after = after.after(other.times(-1.0), -float(anchor.figure.bytes), noise, at_least=True)
         yield after
+
+
+def _after_request(
+    belief: Belief, anchor: Anchor, run: TrainingRun, moments: Sequence[Moment], constants: Constants,
+    card_bytes: int | None,
+) -> Belief:
+    """Having seen what was refused. A request of the size of the logits tells where in its step the run was: the
+    activations of all layers were there, and some copies of the logits. One in backward tells that these have fitted.
+    """
+    request = anchor.request
+    at_loss = next((one for one in moments if any(term.part is Part.LOGITS for term in one.terms)), None)
+    if request is None or at_loss is None or run.loss is not LossPath.PLAIN:
+        return belief
+    elements = (run.micro or 0) * (run.sequence or 0) / run.context * (run.vocabulary or 0) / run.tensor
+    there = constants.copies_before
+    beside = Linear(elements * there.middle, {"copies_before": elements * there.deviation})
+    for term in at_loss.terms:
+        if term.basis is Basis.ALLOCATED and term.part is not Part.LOGITS:
+            beside += term.bytes
+        if term.part is Part.OPTIMIZER and not request.stepped:
+            beside += Linear(-0.5 * term.bytes.middle, {"not there yet": 0.25 * term.bytes.middle})
+    noise = constants.noise.middle * request.allocated_bytes
+    if any(abs(request.asked_bytes / (elements * size) - 1) < _SAME_SIZE for size in _LOGIT_BYTES):
+        return belief.after(beside, request.allocated_bytes, noise)
+    if request.in_backward and card_bytes is not None:
+        return belief.after(beside.times(-1.0), -float(card_bytes), noise, at_least=True)
+    return belief
 
 
 def _likely(beliefs: Sequence[Belief]) -> list[Belief]:

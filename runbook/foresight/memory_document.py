@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -78,6 +79,8 @@ class Constants(Document):
     """Likewise in chunks."""
     fused: Constant
     """Likewise fused with the last matrix, as bytes a token and hidden unit."""
+    copies_before: Constant
+    """Bytes an element of the logits that are there when a further copy of them is asked for."""
     gathered: Constant
     """Layers whose gathered weights are there at once."""
     reduced: Constant
@@ -160,6 +163,33 @@ class System(Document):
         return self
 
 
+class Price(Document):
+    """What changes cost, as shares of the speed: by it one of several is chosen."""
+
+    source: str
+    relaunch: float
+    """A relaunch that runs out again: the queue, the load and the steps up to the failure, on all nodes."""
+    halved: float
+    """Half of the tokens of a pass."""
+    steps: Mapping[str, Mapping[str, float]]
+    """By field of `TrainingRun` and value, beside a run without; a value that is not listed costs nothing."""
+
+    @model_validator(mode="after")
+    def _names(self) -> Price:
+        if strange := sorted(set(self.steps) - _RUN):
+            raise ValueError(f"{', '.join(strange)}: a training run has no such field")
+        return self
+
+    def of(self, before: TrainingRun, after: TrainingRun) -> float:
+        """Of the change alone; less than nothing where the new run is faster."""
+        tokens = [(run.micro or 1) * (run.sequence or 1) for run in (before, after)]
+        steps = [
+            sum(prices.get(str(getattr(run, name)), 0.0) for name, prices in self.steps.items())
+            for run in (before, after)
+        ]
+        return self.halved * math.log2(tokens[0] / tokens[1]) + steps[1] - steps[0]
+
+
 class ModelEntry(Document):
     """A published model's shape, from its public config.json."""
 
@@ -197,6 +227,7 @@ class MemoryDocument(Document):
     carried: tuple[str, ...]
     """Fields of a run whose change leaves a figure of the job worth something: a batch is such, a layout over cards is
     not."""
+    price: Price
     systems: tuple[System, ...]
     keys: Mapping[str, tuple[str, ...]]
     """How config.json calls a field."""

@@ -130,11 +130,25 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedRequest:
+    """The request that could not be served, and what was allocated when it was made."""
+
+    asked_bytes: int
+    allocated_bytes: int
+    in_backward: bool = False
+    """In or behind the backward pass: what the forward pass and the loss need has been there."""
+    stepped: bool = False
+    """Whether weights had been updated before: optimizers make their states at their first step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Anchor:
     """A figure of a run that was made: its peak, or less than that."""
 
     run: TrainingRun
     figure: MemoryFigure
+    request: RefusedRequest | None = None
+    """Of a run that ran out, what else its message tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +184,5 @@ class Forecast:
     """Fields that were not known and are taken as the system has them by default."""
     open: tuple[str, ...] = ()
     """Fields that were not known, and widen the interval."""
+    chance: float | None = None
+    """How likely the card is large enough; None without a card."""

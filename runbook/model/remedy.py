@@ -140,6 +140,11 @@ class Foreseen:
     """Likely bytes of each part."""
     anchors: tuple[MemoryFigure, ...] = ()
     """Figures of the job that failed, by which the formulas were corrected."""
+    chance: float | None = None
+    """How likely it is that the card is large enough."""
+    expected_cost: float | None = None
+    """Share of the speed that the change is thought to cost, and beside it what a relaunch counts for, by how likely it
+    is to run out again: of several changes the one with the least is made."""
     distrusted: bool = False
     """It would fit by the sum, and such a word was wrong before: nothing is said until a measured peak agrees again."""
 
@@ -176,7 +181,7 @@ class RefusedLever:
     ask: Ask | None = None
     """What would settle it, where it is passed over only because something is not known."""
     foreseen: Foreseen | None = None
-    """Passed over because the job would not fit with it; `why` is empty then."""
+    """Passed over for what is foreseen with it; `why` is empty then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ much an incident may do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -40,12 +40,48 @@ Foresee = Callable[[Sequence[LeverUse]], Foreseen | None]
 """What a job is foreseen to need with these levers together; None where figures of the job do not carry so far."""
 
 
+_SURE = 0.95
+"""From this chance on no other lever is added to one."""
+_COST = {Fit.FITS: 0.0, Fit.CANNOT_SAY: 0.5, Fit.DOES_NOT_FIT: 1.0}
+"""Where nobody reckoned what a change costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Levers with what is foreseen of them."""
+
+    uses: tuple[LeverUse, ...]
+    foreseen: Foreseen
+    rung: int = 0
+    """How many levers before it were refused or judged, in the ladder's order."""
+
+    @property
+    def cost(self) -> float:
+        told = self.foreseen
+        return _COST[told.fit] if told.expected_cost is None else told.expected_cost
+
+    @property
+    def may_do(self) -> bool:
+        return self.foreseen.fit is not Fit.DOES_NOT_FIT
+
+
 @dataclass(slots=True)
 class _Foresight:
-    """How levers are judged by what is foreseen, and which were passed over for it."""
+    """How levers are judged by what is foreseen: each rung with the size that costs least."""
 
     foresee: Foresee
-    passed: list[LeverUse] = field(default_factory=list)
+    rungs: list[_Judged] = field(default_factory=list)
+
+    def judged(self, uses: Iterable[tuple[LeverUse, ...]], rung: int = 0) -> _Judged | None:
+        """Of these the one that costs least, the first where several do: among those with which the job may fit, where
+        there are any."""
+        told = [(each, self.foresee(each)) for each in uses]
+        found = [_Judged(each, foreseen, rung) for each, foreseen in told if foreseen is not None]
+        return min(found, key=lambda item: (not item.may_do, item.cost), default=None)
+
+    @property
+    def best(self) -> _Judged | None:
+        return min((item for item in self.rungs if item.may_do), key=lambda item: item.cost, default=None)
 
 
 def propose(
@@ -56,26 +92,26 @@ def propose(
     reason.
 
     `tried` holds the keys of lever uses, each with the reason why it is not used again. A plan without uses says:
-    relaunch the unchanged template on other nodes. With `foresee` a lever with which the job would not fit is passed
-    over, too, and a micro-batch that would not fit at half is made as large as surely fits. Where nothing is left then,
-    two levers that fit together are used in one relaunch; else the ladder is gone down as if nothing had been foreseen,
-    for a forecast may be wrong, and a relaunch costs less than a person.
+    relaunch the unchanged template on other nodes. With `foresee` every rung is judged, with each size that it can
+    have, and the one is used that costs least, a relaunch that would run out again counted with it; two levers in one
+    relaunch where that costs less. Where none may do, the ladder is gone down as if nothing had been foreseen, for a
+    forecast may be wrong, and a relaunch costs less than a person.
     """
     if foresee is None:
         return _down_the_ladder(context, tried, allow_training_change, None)
     foresight = _Foresight(foresee)
     plan = _down_the_ladder(context, tried, allow_training_change, foresight)
-    if isinstance(plan, Plan) or not foresight.passed:
+    best = foresight.best
+    if not foresight.rungs or (best is not None and (best.foreseen.chance or 0.0) >= _SURE):
         return plan
     together = _two_together(context, foresight, tried, allow_training_change)
-    if together is not None:
+    if together is not None and together.may_do and (best is None or together.cost < best.cost):
         unchanged = _down_the_ladder(context, tried, allow_training_change, None)
         ladder = unchanged.ladder if isinstance(unchanged, Plan) else ""
-        used = {use.lever for use in together}
-        return Plan(
-            together, tuple(item for item in plan.refused if item.lever not in used), context.template.system.id, ladder
-        )
-    return _down_the_ladder(context, tried, allow_training_change, None)
+        used = {use.lever for use in together.uses}
+        refused = tuple(item for item in plan.refused if item.lever not in used)
+        return Plan(together.uses, refused, context.template.system.id, ladder)
+    return plan if best is not None else _down_the_ladder(context, tried, allow_training_change, None)
 
 
 def _down_the_ladder(
@@ -119,20 +155,21 @@ def _down_the_ladder(
             if asked is not None:
                 break  # a weaker lever than the one that is asked for
             if foresight is not None:
-                chosen, foreseen = _as_foreseen(
-                    use, _sizes(context, system.lever(name), tried, allow_training_change), foresight.foresee
-                )
-                if chosen is None:
-                    foresight.passed.append(use)
-                    refused.append(RefusedLever(name, NOTHING, foreseen=foreseen))
+                if system.lever(name).effect is Effect.TRAINING and (skipped or foresight.best is not None):
+                    break  # another experiment takes no place before what keeps this one
+                sizes = _sizes(context, system.lever(name), tried, allow_training_change)
+                judged = foresight.judged(((each,) for each in (use, *sizes)), len(refused))
+                if judged is not None:
+                    foresight.rungs.append(judged)
+                    refused.append(RefusedLever(name, NOTHING, foreseen=judged.foreseen))
                     continue
-                if foreseen is None and foresight.passed:
+                if foresight.rungs:
                     skipped = True
                     continue  # what nothing is known of takes no place before what is known to free something
-                if skipped and rule.effect is Effect.TRAINING:
-                    break  # another experiment takes no place before what was skipped: the ladder decides as it is
-                use = chosen
             return Plan(uses=(use,), refused=tuple(refused), system=system.id, ladder=ladder.id)
+    best = foresight.best if foresight is not None else None
+    if best is not None:
+        return Plan(uses=best.uses, refused=tuple(refused[: best.rung]), system=system.id, ladder=ladder.id)
     if asked is None:
         asked = _nothing_left(refused, as_written(ladder.question), context)
         if ladder.told:
@@ -140,26 +177,6 @@ def _down_the_ladder(
     if asked.exhausted and another is not None:
         asked = another
     return replace(asked, refused=tuple(refused))
-
-
-def _as_foreseen(
-    use: LeverUse, sizes: Iterator[LeverUse], foresee: Foresee
-) -> tuple[LeverUse | None, Foreseen | None]:
-    """The use with the size that is foreseen to fit; None where it cannot fit with any. What cannot be said leaves the
-    use as it is."""
-    foreseen = foresee((use,))
-    if foreseen is None or foreseen.fit is not Fit.DOES_NOT_FIT:
-        return use, foreseen  # no larger one: of a job that ran out only lower bounds are known
-    smaller = None
-    for other in sizes:
-        if other.key == use.key:
-            continue
-        judged = foresee((other,))
-        if judged is not None and judged.fit is Fit.FITS:
-            return other, judged
-        if smaller is None and judged is not None and judged.fit is Fit.CANNOT_SAY:
-            smaller = other, judged
-    return smaller or (None, foreseen)
 
 
 def _sizes(
@@ -184,17 +201,16 @@ def _sizes(
 
 def _two_together(
     context: LeverContext, foresight: _Foresight, tried: Mapping[str, str], allow_training_change: bool
-) -> tuple[LeverUse, LeverUse] | None:
-    """Two levers of those that do not suffice alone, with which the job is foreseen to fit; the ladder's order decides
-    between pairs."""
-    pairs = [(first, second) for at, first in enumerate(foresight.passed) for second in foresight.passed[at + 1:]]
+) -> _Judged | None:
+    """Of all pairs of rungs that were judged, with every size of one beside the other, the one that costs least."""
+    rungs = [item.uses[0] for item in foresight.rungs]
+    pairs = [(first, second) for at, first in enumerate(rungs) for second in rungs[at + 1:]]
+    found = []
     for first, second in pairs[:_MOST_PAIRS]:
         for fixed, varied in ((first, second), (second, first)):
-            for use in _beside(context, fixed, varied, tried, allow_training_change):
-                foreseen = foresight.foresee((fixed, use))
-                if foreseen is not None and foreseen.fit is Fit.FITS:
-                    return (fixed, use) if fixed is first else (use, fixed)
-    return None
+            sizes = _beside(context, fixed, varied, tried, allow_training_change)
+            found.append(foresight.judged((fixed, use) if fixed is first else (use, fixed) for use in sizes))
+    return min((one for one in found if one is not None), key=lambda one: (not one.may_do, one.cost), default=None)
 
 
 def _beside(

@@ -168,6 +168,12 @@ def why_passed_over(item: RefusedLever) -> str:
     parts = sorted(told.terms.items(), key=lambda term: -term[1])
     shown = " + ".join(f"{name} {in_gib(size, 1)}" for name, size in parts[:_TERMS])
     likely = told.peaks[Basis.DEVICE].likely_bytes if Basis.DEVICE in told.peaks else 0
+    if told.fit is not Fit.DOES_NOT_FIT:
+        chance = "" if told.chance is None else f"fits with a chance of {told.chance:.0%}, "
+        return (
+            f"{chance}likely {in_gib(likely, 1)} of the card's {in_gib(told.card_bytes, 1)} ({shown} + …), and costs "
+            "more in all than what is used"
+        )
     return (
         f"at the least {in_gib(told.least_bytes, 1)} are needed with it, and the card has {in_gib(told.card_bytes, 1)} "
         f"(likely {in_gib(likely, 1)}: {shown} + …)"
@@ -175,7 +181,7 @@ def why_passed_over(item: RefusedLever) -> str:
 
 
 def foreseen_too_small(plan: Plan | None) -> tuple[str, ...]:
-    """Levers that come before those of a plan, and were passed over because the job would not fit with them."""
+    """Levers that come before those of a plan, and were passed over for what is foreseen with them."""
     return tuple(
         f"Passed over: {item.lever.replace('_', ' ')}: {why_passed_over(item)}."
         for item in (plan.refused if plan is not None else ()) if item.foreseen is not None
@@ -193,6 +199,8 @@ def what_is_foreseen(plan: Plan | None) -> str:
     }[told.fit]
     if told.distrusted:
         verdict = "by the sum it fits, which was wrong before for this framework and model, so nothing is built on it"
+    elif told.fit is Fit.CANNOT_SAY and told.chance is not None:
+        verdict = f"it fits with a chance of {told.chance:.0%}"
     bounds = f"{in_gib(device.low_bytes, 1)} to {in_gib(device.high_bytes, 1)}"
     return f"Foreseen: {bounds} of the card's {in_gib(told.card_bytes, 1)}, so {verdict}."
 

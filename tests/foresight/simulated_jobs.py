@@ -26,7 +26,7 @@ from runbook.allocator import MIB, AllocationFailedError, CachingAllocator, GpuM
 from runbook.config import Foresight
 from runbook.locations import data_folder
 from runbook.model.diagnosis import Diagnosis, Hypothesis
-from runbook.model.incident import Attempt
+from runbook.model.incident import Attempt, Failure
 from runbook.model.log import LogStory, MemoryFields, Phase, Progress
 from runbook.model.remedy import Fit, Plan
 from runbook.model.template import TemplateFile
@@ -140,9 +140,10 @@ def best_speed(job: Job) -> float:
 def by_the_loop(job: Job, foresight: Foresight) -> Course:
     """With the levers that the box chooses, one relaunch after the other."""
     attempts: list[Attempt] = []
+    failures: dict[str, Failure] = {}
     said = wrong = 0
     while (failed := job.failure()) is not None:
-        plan = _plan(job, failed, attempts, foresight) if len(attempts) < MOST else None
+        plan = _plan(job, failed, attempts, failures, foresight) if len(attempts) < MOST else None
         if attempts and attempts[-1].plan and attempts[-1].plan.foreseen:
             wrong += attempts[-1].plan.foreseen.fit is Fit.FITS
         if plan is None:
@@ -158,7 +159,8 @@ def by_the_loop(job: Job, foresight: Foresight) -> Course:
 
 
 def _plan(
-    job: Job, failed: tuple[MemoryFields, Phase], attempts: list[Attempt], foresight: Foresight
+    job: Job, failed: tuple[MemoryFields, Phase], attempts: list[Attempt], failures: dict[str, Failure],
+    foresight: Foresight,
 ) -> Plan | None:
     scene = Scene("true")
     context, failure = scene.context(), scene.incident.failure
@@ -166,11 +168,14 @@ def _plan(
     cause = replace(failure.story.root_cause, fields=failed[0], phase=failed[1])
     failure = replace(
         failure, job=replace(failure.job, gpus_per_node=8, num_nodes=job.world // 8),
-        story=LogStory(cause, framework_version="2.6.0", progress=Progress(last_step=1), world_size=job.world),
+        story=LogStory(cause, framework_version="2.6.0", progress=Progress(), world_size=job.world),
         diagnosis=Diagnosis(Hypothesis(Kind.TRUE_OOM, 0.95)),
     )
+    if attempts:  # each relaunch with what its own logs tell, the last with those of this failure
+        attempts[-1] = replace(attempts[-1], story=failure.story)
+    first = failures.setdefault("first", failure)
     incident = replace(
-        scene.incident, failure=failure, original=failure, plan=None, attempts=tuple(attempts),
+        scene.incident, failure=failure, original=first, plan=None, attempts=tuple(attempts),
         templates=(TemplateFile("job.sh", f"#!/bin/bash\n{job.template}\n"),),
     )
     policy = context.settings.policy.model_copy(update={"foresight": foresight})

@@ -15,6 +15,7 @@ from runbook.foresight import (
     Anchor,
     Forecast,
     MemoryDocument,
+    RefusedRequest,
     RunReading,
     System,
     TrainingRun,
@@ -32,6 +33,8 @@ from runbook.steps.shared.template_reading import TemplateReading
 
 _PHASES = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP, Phase.UNKNOWN})
 """Of a training step: the model of memory knows no other."""
+_BEHIND_THE_LOSS = frozenset({Phase.BACKWARD, Phase.OPTIMIZER_STEP})
+MESSAGE = "the failing message: allocated and asked"
 _OTHERS = 2 * GIB
 """What is in use on the card and not by the process: more than what a driver keeps for itself."""
 
@@ -63,7 +66,18 @@ def run_of_template(
 def anchors_of(story: LogStory, run: TrainingRun) -> tuple[tuple[Anchor, ...], tuple[str, ...]]:
     """The job's own figures, as those of a run."""
     figures, notes = figures_of(story)
-    return tuple(Anchor(run, item) for item in figures), notes
+    request = _refused(story)
+    return tuple(Anchor(run, item, request if item.source == MESSAGE else None) for item in figures), notes
+
+
+def _refused(story: LogStory) -> RefusedRequest | None:
+    cause = story.root_cause
+    if cause is None or cause.fields.allocated_bytes is None or cause.fields.tried_bytes is None:
+        return None
+    return RefusedRequest(
+        cause.fields.tried_bytes, cause.fields.allocated_bytes, cause.phase in _BEHIND_THE_LOSS,
+        story.progress.last_step is not None and story.progress.last_step > (story.progress.first_step or 0),
+    )
 
 
 def figures_of(story: LogStory) -> tuple[tuple[MemoryFigure, ...], tuple[str, ...]]:
@@ -86,7 +100,7 @@ def figures_of(story: LogStory) -> tuple[tuple[MemoryFigure, ...], tuple[str, ..
     allocated, tried, capacity = cause.fields.allocated_bytes, cause.fields.tried_bytes, cause.fields.capacity_bytes
     if capacity is not None and tried > capacity:
         return tuple(found), ("the failing request is larger than the card: it anchors nothing",)
-    message = MemoryFigure(allocated + tried, Basis.ALLOCATED, True, "the failing message: allocated and asked")
+    message = MemoryFigure(allocated + tried, Basis.ALLOCATED, True, MESSAGE)
     return (*found, message), ()
 
 
@@ -129,16 +143,17 @@ class Prospect:
         after = replace(
             run_of_template(self.reading, self.context, self.system, self.memory, edits).run, **self.shape
         )
-        changed = {
-            item.name for item in fields(TrainingRun)
-            if getattr(after, item.name) != getattr(self.before, item.name)
-        }
+        changed = _changed(self.before, after)
         if not changed - {"accumulation"} or not changed.issubset(self.memory.carried):
             return None
         told = forecast(after, self.memory, self.anchors, self.card_bytes)
         if not told.peaks:
             return None
         packed = _packed(told, self.card_bytes)
+        if told.chance is not None and self.trusted:
+            price = self.memory.price
+            cost = price.of(self.before, after) + price.relaunch * (1 - told.chance)
+            packed = replace(packed, chance=round(told.chance, 4), expected_cost=round(cost, 4))
         if self.trusted or packed.fit is not Fit.FITS:
             return packed
         return replace(packed, fit=Fit.CANNOT_SAY, distrusted=True)
@@ -170,12 +185,41 @@ def prospect_of(context: StepContext, levers: LeverContext) -> Prospect | None:
     anchors, _ = anchors_of(levers.story, run)
     if not anchors:
         return None
+    anchors = (*anchors, *_of_earlier_attempts(context, levers, system, memory, shape, run))
     alone = forecast(run, memory, (), card_bytes)
-    if not alone.peaks or any(one.figure.bytes > alone.peaks[one.figure.basis].high for one in anchors):
+    if not alone.peaks or any(
+        one.figure.bytes > alone.peaks[one.figure.basis].high for one in anchors if one.run == run
+    ):
         return None  # something that the model does not know of holds memory
     if forecast(run, memory, anchors, card_bytes).verdict is Fit.FITS:
         return None  # it did not
     return Prospect(context.template, levers, system, memory, shape, run, anchors, card_bytes)
+
+
+def _of_earlier_attempts(
+    context: StepContext, levers: LeverContext, system: System, memory: MemoryDocument, shape: dict[str, Any],
+    run: TrainingRun,
+) -> tuple[Anchor, ...]:
+    """What the job's earlier failures of this incident tell of it: each ran as the template is without the changes
+    that were made since."""
+    incident = context.incident
+    found: list[Anchor] = []
+    undone: list[Edit] = []
+    first = incident.original.story if incident.original is not None else None
+    stories = [first, *(attempt.story for attempt in incident.attempts)]
+    for attempt, story in reversed([*zip(incident.attempts, stories, strict=False)]):
+        undone += [replace(edit, old=edit.new, new=edit.old) for edit in (attempt.plan.edits if attempt.plan else ())]
+        cause = story.root_cause if story is not None else None
+        if story is None or cause is None or not cause.means.entry.on_the_card or cause.phase not in _PHASES:
+            continue
+        before = replace(run_of_template(context.template, levers, system, memory, undone).run, **shape)
+        if _changed(before, run).issubset(memory.carried):
+            found += anchors_of(story, before)[0]
+    return tuple(found)
+
+
+def _changed(before: TrainingRun, after: TrainingRun) -> set[str]:
+    return {item.name for item in fields(TrainingRun) if getattr(after, item.name) != getattr(before, item.name)}
 
 
 def _shape(context: StepContext, model: str, memory: MemoryDocument) -> dict[str, Any]:
