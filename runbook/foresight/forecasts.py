@@ -12,7 +12,7 @@ from typing import Any
 from runbook.foresight.memory_document import Constants, MemoryDocument, OpenChoice, System
 from runbook.foresight.memory_terms import Moment, Part, Term, missing_figures, moments_of
 from runbook.foresight.settings import typed_value
-from runbook.foresight.training_run import Anchor, Forecast, Interval, LossPath, TermFigure, TrainingRun
+from runbook.foresight.training_run import Anchor, Forecast, Interval, LossPath, Sharding, TermFigure, TrainingRun
 from runbook.foresight.unknowns import Belief, Linear
 from runbook.model.remedy import Basis, Fit
 from runbook.model.units import Bytes
@@ -74,7 +74,9 @@ def forecast(
     system = document.system(run.system)
     constants = document.constants_of(system)
     open_choices = _open_choices(run, anchors, document)
-    choices = list(itertools.islice(_alternatives(open_choices), _MOST_ALTERNATIVES))
+    choices = list(itertools.islice(
+        (item for item in _alternatives(open_choices) if _possible(run, item)), _MOST_ALTERNATIVES
+    ))
     likely, assumed = _completed(run, system, choices[0])
     missing = missing_figures(likely)
     if missing:
@@ -237,6 +239,11 @@ def _alternatives(choices: Sequence[OpenChoice]) -> Iterator[dict[str, Any]]:
     """Every choice of what is open, the likeliest first."""
     for chosen in itertools.product(*(item.choices for item in choices)):
         yield {name: typed_value(name, value) for part in chosen for name, value in part.items()}
+
+
+def _possible(run: TrainingRun, chosen: Mapping[str, Any]) -> bool:
+    """States that are divided over a number of ranks are divided somehow."""
+    return (run.shards or 1) == 1 or chosen.get("sharding") not in (Sharding.NONE, Sharding.DDP)
 
 
 def _together(outcomes: Sequence[_Outcome], peak: Callable[[_Outcome], Interval]) -> Interval:

@@ -148,10 +148,11 @@ class _Builder:
         trained = _trained(run, local)
         all_weights = self._typed_states(local.all * weights)
         if run.lora_rank:
-            inner = (local.all - local.embedding) * min(run.base_bits / 8 * _QUANTISED, _COMPUTED_BYTES)
+            whole = run.base_bits / 8
+            inner = (local.all - local.embedding) * (min(whole * _QUANTISED, 2.0) if run.base_bits < 16 else whole)
             all_weights = self._typed_states(inner + trained * weights)
             all_weights += (self._bounded("ends", local.embedding) if run.base_bits < 16
-                            else Linear(local.embedding * _COMPUTED_BYTES))
+                            else Linear(local.embedding * whole))
         over_weights = ranks if sharding in _DIVIDES_WEIGHTS else 1
         over_states = 1 if sharding in (Sharding.NONE, Sharding.DDP) else ranks
         kept = Linear() if run.parameter_offload else all_weights.times(1 / over_weights)
