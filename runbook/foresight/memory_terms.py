@@ -251,8 +251,10 @@ class _Builder:
             part = constants.compiled
             kept = kept.times(part.middle) + Linear(0.0, {"compiled": kept.middle * part.deviation})
         if self._run.lora_rank:
-            part = constants.frozen_base
-            kept = kept.times(part.middle) + Linear(0.0, {"frozen_base": kept.middle * part.deviation})
+            part, half = constants.frozen_base, math.sqrt(0.5)  # another rank keeps other inputs
+            moved = kept.middle * part.deviation * half
+            kept = kept.times(part.middle)
+            kept += Linear(0.0, {"frozen_base": moved, f"frozen_base/{self._run.lora_rank}": moved})
         return self._beside_quantised(kept)
 
     def _by_layout(self, kept: Linear) -> Linear:
@@ -330,10 +332,10 @@ class _Builder:
         change of a batch leaves little open, and a change of layout much. Shares of the variance."""
         run = self._run
         parts: dict[str, tuple[float, object]] = {
-            "the same": (0.35, ""), "context": (0.03, run.context),
+            "model": (0.35, (run.hidden, run.layers, run.mlp, run.heads)), "context": (0.03, run.context),
             "recompute": (0.2, (run.recompute, run.recomputed_layers, run.activation_offload)),
             "tensor": (0.3, (run.tensor, run.sequence_parallel)),
-            "pipeline": (0.2, (run.pipeline, run.virtual_stages, run.expert_parallel)),
+            "pipeline": (0.2 if run.pipeline <= 1 else 0.4, (run.pipeline, run.virtual_stages, run.expert_parallel)),
             "sharding": (0.35, run.sharding), "loss": (0.15, run.loss),
             "compute": (0.1, (run.compiled, run.attention, run.lora_rank > 0, run.base_bits, run.optimizer_offload)),
         }
