@@ -59,6 +59,8 @@ class Constants(Document):
     """Inputs of layers under full recomputation, as a multiple of 2 bytes a token and hidden unit."""
     working: Constant
     """The layer that is being computed, as a multiple of what it keeps."""
+    scores: Constant
+    """Layers whose attention scores are there at once although the attention is said to be fused."""
     filled: Constant
     """How long the longest sequence of a batch is, as a share of the length that is set; another with each length."""
     offloaded: Constant

@@ -235,8 +235,12 @@ class _Builder:
         return bytes_.times(part.middle) + Linear(0.0, {name: bytes_.middle * part.deviation})
 
     def _working(self) -> Term:
-        layer = self._kept(self._layer_bytes()).middle
-        return Term(Part.WORKING, self._bounded("working", layer), "one layer in backward")
+        run, layer = self._run, self._kept(self._layer_bytes()).middle
+        at_work = self._bounded("working", layer)
+        if run.attention is not Attention.EAGER:
+            scores = 5.0 * (run.heads or 0) * (run.sequence or 0) / run.tensor
+            at_work += self._bounded("scores", self._tokens * scores)
+        return Term(Part.WORKING, at_work, "one layer in backward")
 
     def _beside_quantised(self, kept: Linear) -> Linear:
         if not self._run.lora_rank or self._run.base_bits >= 16:
