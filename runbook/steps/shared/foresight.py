@@ -34,7 +34,6 @@ from runbook.steps.shared.template_reading import TemplateReading
 _PHASES = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP, Phase.UNKNOWN})
 """Of a training step: the model of memory knows no other."""
 _BEHIND_THE_LOSS = frozenset({Phase.BACKWARD, Phase.OPTIMIZER_STEP})
-MESSAGE = "the failing message: allocated and asked"
 _OTHERS = 2 * GIB
 """What is in use on the card and not by the process: more than what a driver keeps for itself."""
 
@@ -67,7 +66,8 @@ def anchors_of(story: LogStory, run: TrainingRun) -> tuple[tuple[Anchor, ...], t
     """The job's own figures, as those of a run."""
     figures, notes = figures_of(story)
     request = _refused(story)
-    return tuple(Anchor(run, item, request if item.source == MESSAGE else None) for item in figures), notes
+    least = request.allocated_bytes + request.asked_bytes if request is not None else None
+    return tuple(Anchor(run, item, request if item.bytes == least else None) for item in figures), notes
 
 
 def _refused(story: LogStory) -> RefusedRequest | None:
@@ -100,7 +100,7 @@ def figures_of(story: LogStory) -> tuple[tuple[MemoryFigure, ...], tuple[str, ..
     allocated, tried, capacity = cause.fields.allocated_bytes, cause.fields.tried_bytes, cause.fields.capacity_bytes
     if capacity is not None and tried > capacity:
         return tuple(found), ("the failing request is larger than the card: it anchors nothing",)
-    message = MemoryFigure(allocated + tried, Basis.ALLOCATED, True, MESSAGE)
+    message = MemoryFigure(allocated + tried, Basis.ALLOCATED, True, "the failing message: allocated and asked")
     return (*found, message), ()
 
 
