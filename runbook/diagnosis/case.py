@@ -23,6 +23,8 @@ from runbook.model.log import (
     MemoryFields,
 )
 from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
+from runbook.model.sentences import NOTHING, Sentence
+from runbook.model.sentences.of_diagnosis import Say
 from runbook.model.units import GIB, MIB, NodeName, Unknown
 
 # What the figures of an out-of-memory message allow to compute (rules R-01 to R-04), with their rounding error.
@@ -176,7 +178,7 @@ class AllocatorSettings:
 
     expandable: bool
     """Set, and read by this PyTorch as far as its version is known."""
-    ignored: str = ""
+    ignored: Sentence = NOTHING
     """Why a setting that is there has no effect, in a sentence."""
     fraction: float | None = None
     known: bool = False
@@ -195,36 +197,34 @@ def allocator_settings(
     later, of several variables the CUDA one is read."""
     said = said or {}
     printed = {name for name in said if name.upper() in _NAMES}
-    expandable, ignored, fraction, rounds_up = False, "", None, False
+    expandable, ignored, fraction, rounds_up = False, NOTHING, None, False
     named = {name.upper(): value for name, value in settings.items() if name.upper() in _NAMES} if not printed else {}
     named |= {name.upper(): said[name] for name in printed}
     variables = {_NAMES[name] for name in named}
     newest = newest_minor(version)
     for name, value in named.items():
         on = bool(_ON.search(value)) or (name == "EXPANDABLE_SEGMENTS" and value.strip().lower() == "true")
-        unread = _why_unread(newest, CUDA_NAME in variables) if _NAMES[name] == NEW_NAME else ""
+        unread = _why_unread(newest, CUDA_NAME in variables) if _NAMES[name] == NEW_NAME else NOTHING
         if unread:
-            ignored = f"{NEW_NAME} sets expandable_segments, but {unread}" if on else ignored
+            ignored = Say.SETS_EXPANDABLE_SEGMENTS_BUT(new_name=NEW_NAME, unread=unread) if on else ignored
             continue
         found = _FRACTION.search(value)
         fraction = float(found[1]) if found and found[1].replace(".", "", 1).isdigit() else fraction
         rounds_up = rounds_up or bool(_ROUNDUP.search(value))
         expandable = expandable or on
     if _UNSUPPORTED in said:
-        expandable, ignored = False, "The log says that expandable_segments is not supported on this platform"
+        expandable, ignored = False, Say.LOG_SAYS_EXPANDABLE_SEGMENTS_NOT_SUPPORTED()
     elif _IN_FORCE in said:
         expandable = True
     known = bool(named) or _UNSUPPORTED in said or _IN_FORCE in said
-    return AllocatorSettings(expandable, "" if expandable else ignored, fraction, known, rounds_up)
+    return AllocatorSettings(expandable, NOTHING if expandable else ignored, fraction, known, rounds_up)
 
 
-def _why_unread(newest: int | None, beside_cuda_name: bool) -> str:
-    """Why the newer variable's value does not reach the CUDA allocator; "" where it does, or may."""
+def _why_unread(newest: int | None, beside_cuda_name: bool) -> Sentence:
+    """Why the newer variable's value does not reach the CUDA allocator; nothing where it does, or may."""
     if newest is not None and newest < 10:
-        return (
-            f"PyTorch 2.{newest} does not read that variable for CUDA ({CUDA_NAME} is the name it reads)"
-        )
-    return f"{CUDA_NAME} is set too, and it is the one that PyTorch reads" if beside_cuda_name else ""
+        return Say.VARIABLE_NOT_READ(newest=newest, cuda_name=CUDA_NAME)
+    return Say.OTHER_VARIABLE_IS_READ(cuda_name=CUDA_NAME) if beside_cuda_name else NOTHING
 
 
 def newest_minor(version: str | None) -> int | None:
@@ -382,9 +382,9 @@ class Vote:
     rule: str
     kind: str
     confidence: float
-    reasons: tuple[str, ...]
-    against: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    reasons: tuple[Sentence, ...]
+    against: tuple[Sentence, ...] = ()
+    missing: tuple[Sentence, ...] = ()
     decisive: bool = True
     """Ends the decision: later rules only come as runners-up."""
     detail: Detail = Detail.NONE

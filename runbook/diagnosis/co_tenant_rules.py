@@ -13,6 +13,8 @@ from runbook.diagnosis.case import ORDINARY_CONTEXT_BYTES, Case, Conclusion, Vot
 from runbook.model.diagnosis import Detail
 from runbook.model.log import ProcessUse
 from runbook.model.node import GpuProcess, NodeJudgement, NodeVerdict
+from runbook.model.sentences import NOTHING, Sentence, as_written
+from runbook.model.sentences.of_diagnosis import Say
 from runbook.model.units import GIB, Unknown
 
 UNTOLD = 0.65
@@ -22,10 +24,7 @@ _SLIVERS = 16
 """What is reserved and unallocated explains nothing where so many times as much is in other hands."""
 _ALIKE = (0.7, 1.4)
 """Ranks of one program at one time hold about as much: another's memory as a share of the failing process's."""
-_SETTLE = (
-    "whose processes these are (nvidia-smi and the owner of each pid on the node): pids in a container are the host's, "
-    "and a trainer may share its card with its own rollout engine on purpose"
-)
+_SETTLE = Say.WHOSE_PROCESSES()
 
 
 @rule
@@ -43,13 +42,15 @@ def checked_tenant(case: Case) -> Vote | None:
     held += sum(one.used_bytes for one in tenants if not isinstance(one.used_bytes, Unknown))
     if short is not None and held + print_error(case.figures.tried, case.figures.free) < short:
         return None
-    names = ", ".join(_named(one) for one in tenants[:4]) or "no process that is listed"
+    names = tuple(_named(one) for one in tenants[:4]) or (Say.NO_PROCESS_LISTED(),)
     listed = {one.pid for one in case.figures.fields.other_processes} & {one.pid for one in tenants}
     return Vote(
         "R-17 co-tenant", Conclusion.CO_TENANT, 0.95 if listed else 0.9 if short is not None else 0.75,
-        (f"The node check of {judgement.node} found memory of the card in other hands: {names} with {size(held)}"
-         + (f"; {size(short)} were missing." if short is not None else "."),
-         *((f"The message names process {min(listed)} too.",) if listed else ()), *judgement.reasons[:2]),
+        (Say.NODE_CHECK_FOUND_TENANTS(
+            node=judgement.node, names=names, held=size(held),
+            missing=Say.WERE_MISSING(short=size(short)) if short is not None else NOTHING,
+        ), *((Say.MESSAGE_NAMES_PROCESS_TOO(listed=min(listed)),) if listed else ()),
+         *map(as_written, judgement.reasons[:2])),
     )
 
 
@@ -98,9 +99,8 @@ def listed_by_the_driver(case: Case) -> Vote | None:
         return None
     return Vote(
         "R-17 co-tenant", Conclusion.CO_TENANT, UNTOLD,
-        (f"The driver's list of processes in the log names process {_pids(foreign)} with {size(_sum(foreign))} on the "
-         "card, before the job's first step or beside its failure.",),
-        ("The log does not give the pids of all of the job's own processes, so this may be one of them.",), (_SETTLE,),
+        (Say.DRIVER_LISTS_PROCESSES(pids=_pids(foreign), held=size(_sum(foreign))),),
+        (Say.OWN_PIDS_NOT_ALL_KNOWN(),), (_SETTLE,),
     )
 
 
@@ -113,9 +113,11 @@ def _sum(processes: Sequence[ProcessUse]) -> int:
     return sum(one.bytes for one in processes if one.bytes is not None)
 
 
-def _pids(processes: Sequence[ProcessUse]) -> str:
-    more = f" and {len(processes) - 4} more" if len(processes) > 4 else ""
-    return ", ".join(str(one.pid) for one in processes[:4]) + more
+def _pids(processes: Sequence[ProcessUse]) -> Sentence:
+    return Say.PIDS(
+        pids=tuple(str(one.pid) for one in processes[:4]),
+        more=Say.AND_MORE(count=len(processes) - 4) if len(processes) > 4 else NOTHING,
+    )
 
 
 def _foreign(case: Case, foreign: Sequence[ProcessUse], short: int) -> tuple[Vote, ...]:
@@ -154,18 +156,18 @@ def _as_started(case: Case, held: Sequence[int | None]) -> bool:
     return all(one is not None and _ALIKE[0] * own <= one <= _ALIKE[1] * own for one in held)
 
 
-def _alike(case: Case, others: int, held: int, pids: str = "") -> Vote:
+def _alike(case: Case, others: int, held: int, pids: Sentence = NOTHING) -> Vote:
     """The job's own processes, of which each took the same card."""
-    named = f" ({pids})" if pids else ""
+    named = Say.IN_BRACKETS(pids=pids) if pids else NOTHING
     several = others > 1
     return Vote(
         "R-17 ranks share a GPU", Conclusion.CUDA_CONTEXT_OR_DRIVER, 0.6,
-        (f"{others} other process{'es' if several else ''}{named} hold{'' if several else 's'} {size(held)} of this "
-         f"card, {'each ' if several else ''}about as much as the one that failed, and the launch script starts "
-         f"{case.local_processes} on a node: they are its own, and share a GPU (a rank that the program does not read, "
-         "a missing set_device or CUDA_VISIBLE_DEVICES).",),
-        ("The log does not name these processes: strangers of that size look the same.",),
-        ("the owners and command lines of these processes, on the node",), detail=Detail.RANKS_SHARE_GPU,
+        (Say.OTHERS_HOLD_AS_MUCH(
+            others=others, es="es" if several else "", named=named, s="" if several else "s",
+            held=size(held), each="each " if several else "", local_processes=case.local_processes,
+        ),),
+        (Say.PROCESSES_NOT_IN_THE_LOG(),),
+        (Say.OWNERS_AND_COMMAND_LINES(),), detail=Detail.RANKS_SHARE_GPU,
     )
 
 
@@ -174,29 +176,28 @@ def _stranger(
 ) -> Vote:
     judgement, against = case.judgement(), []
     if judgement is not None and judgement.verdict is NodeVerdict.CLEAN:
-        against.append(f"The later check of {judgement.node} saw no other process; it may have ended meanwhile.")
+        against.append(Say.LATER_CHECK_SAW_NOBODY(node=judgement.node))
     if case.figures.self_pid not in (None, case.root_pid):
         against.append(
-            f"Process {case.figures.self_pid} of the message is this process itself, so the message's pids are the "
-            "host's and cannot be compared with those of the log: the others may be the job's own."
+            Say.PIDS_ARE_THE_HOSTS(self_pid=case.figures.self_pid)
         )
     elif not told:
-        against.append("The log does not give the pids of all of the job's own processes, so this may be one of them.")
+        against.append(Say.OWN_PIDS_NOT_ALL_KNOWN())
     own = len(case.figures.fields.other_processes) - len(foreign) - (case.figures.self_pid is not None)
     if own:
-        against.append(f"{own} of the processes in the message are this job's own.")
+        against.append(Say.SOME_ARE_THE_JOBS_OWN(own=own))
     if case.story.progress.resumed_from_step is not None and not case.story.progress.last_step:
-        against.append("The job had just been started again: a predecessor that is still ending looks the same.")
+        against.append(Say.JUST_STARTED_AGAIN())
     if 20 * _sum(foreign) < (case.figures.fields.capacity_bytes or 0):
-        against.append(f"{size(_sum(foreign))} are little on a card of {size(case.figures.fields.capacity_bytes)}: "
-                       "the job itself all but fills it.")
+        against.append(Say.LITTLE_ON_SUCH_A_CARD(
+            held=size(_sum(foreign)), capacity_bytes=size(case.figures.fields.capacity_bytes),
+        ))
     many = "es" if len(foreign) > 1 else ""
-    listed = f"The message names process{many} {_pids(foreign)} on the same card with {size(_sum(foreign))}"
+    listed = Say.MESSAGE_NAMES_PROCESSES(es=many, pids=_pids(foreign), held=size(_sum(foreign)))
     return Vote(
         "R-17 co-tenant", Conclusion.CO_TENANT, round(confidence, 2),
-        (f"{listed}; {size(short)} were missing, so without {'them' if many else 'it'} the request would have been "
-         "served.",
-         *(("None of them is a rank of this job: the log gives the pid of every rank.",) if told else ())),
+        (Say.WITHOUT_THEM_IT_FITS(listed=listed, short=size(short), them="them" if many else "it"),
+         *((Say.NONE_IS_A_RANK(),) if told else ())),
         tuple(against),
         () if judgement is not None and judgement.verdict is NodeVerdict.OCCUPIED else (_SETTLE,), decisive,
     )
@@ -206,15 +207,17 @@ def _own_engine(case: Case, processes: Sequence[ProcessUse], short: int, confide
     known = all(one.pid in case.own_pids for one in processes)
     engines = " and ".join(case.engines) or "an inference engine"
     why = (
-        "which the log shows as this job's own" if known
-        else f"and {case.story.framework or 'this job'} runs trainer and {engines} on the same cards"
+        Say.SHOWN_AS_THE_JOBS_OWN() if known
+        else Say.RUNS_TRAINER_AND_ENGINE_TOGETHER(framework=case.story.framework or "this job", engines=engines)
     )
     return Vote(
         "R-17 own engine", Conclusion.INFERENCE_RESERVATION, confidence,
-        (f"Process{'es' if len(processes) > 1 else ''} {_pids(processes)} hold{'' if len(processes) > 1 else 's'} "
-         f"{size(_sum(processes))} of the card, {why}; {size(short)} were missing.",
-         "The engine's share and the trainer's working set together are larger than the card: lower the share."),
-        () if known else ("The pid of the engine is not in the log: it may be a stranger's process.",),
+        (Say.ENGINE_HOLDS(
+            es="es" if len(processes) > 1 else "", pids=_pids(processes),
+            s="" if len(processes) > 1 else "s", held=size(_sum(processes)), why=why, short=size(short),
+        ),
+         Say.TOGETHER_LARGER_THAN_CARD()),
+        () if known else (Say.ENGINES_PID_NOT_IN_THE_LOG(),),
         () if known else (_SETTLE,), detail=Detail.LOWER_SHARE,
     )
 
@@ -222,24 +225,24 @@ def _own_engine(case: Case, processes: Sequence[ProcessUse], short: int, confide
 def _ranks_share(case: Case, processes: Sequence[ProcessUse], certain: bool | None) -> Vote:
     """`certain`: the log gives these pids to ranks; None: it only shows them to be the job's own."""
     several, total = len(processes) > 1, size(_sum(processes))
-    remedy = "a missing set_device, map_location or CUDA_VISIBLE_DEVICES"
+    remedy = Say.MISSING_SET_DEVICE()
     if certain is False:
-        reason = (
-            f"{len(processes)} other processes ({_pids(processes)}) hold {total} together, each less than "
-            f"{size(_SMALL_BYTES)}: every local rank made its context on the same GPU ({remedy})."
+        reason = Say.CONTEXTS_ON_ONE_GPU(
+            count=len(processes), pids=_pids(processes), total=total, small_bytes=size(_SMALL_BYTES),
+            remedy=remedy,
         )
-        against = "The log does not name these pids: strangers of that size look the same."
+        against = Say.PIDS_NOT_IN_THE_LOG()
     else:
         noun = ("ranks" if several else "rank") if certain else ("processes" if several else "process")
-        reason = (
-            f"{len(processes)} other {noun} of this job (pid{'s' if several else ''} {_pids(processes)}) "
-            f"hold{'' if several else 's'} {total} of this card: ranks share a GPU ({remedy})."
+        reason = Say.OWN_RANKS_SHARE(
+            count=len(processes), noun=noun, pid="pids" if several else "pid", pids=_pids(processes),
+            s="" if several else "s", total=total, remedy=remedy,
         )
-        against = "" if certain else "Nothing says what the job's other process is for."
+        against = NOTHING if certain else Say.OTHER_PROCESS_WITHOUT_PURPOSE()
     return Vote(
         "R-17 ranks share a GPU", Conclusion.CUDA_CONTEXT_OR_DRIVER, 0.85 if certain else 0.6, (reason,),
         (against,) if against else (),
-        () if certain else ("the owners and command lines of these processes, on the node",),
+        () if certain else (Say.OWNERS_AND_COMMAND_LINES(),),
         detail=Detail.RANKS_SHARE_GPU,
     )
 
@@ -255,9 +258,10 @@ def _of_unknown_size(case: Case, foreign: Sequence[ProcessUse], short: int) -> t
     kind = Conclusion.INFERENCE_RESERVATION if case.colocation >= 0.6 else Conclusion.CO_TENANT
     return (Vote(
         "R-18 process of unknown size", kind, 0.5,
-        (f"The message names process{'es' if len(foreign) > 1 else ''} {_pids(foreign)} without a size, and "
-         f"{size(rest)} of the card are in nobody else's hands; {size(short)} were missing.",),
-        ("NVML gives no sizes here (WSL, vGPU or MIG), so the sum is all that is known.",), (_SETTLE,),
+        (Say.PROCESSES_WITHOUT_SIZE(
+            es="es" if len(foreign) > 1 else "", pids=_pids(foreign), rest=size(rest), short=size(short),
+        ),),
+        (Say.NVML_GIVES_NO_SIZES(),), (_SETTLE,),
         detail=Detail.LOWER_SHARE if kind is Conclusion.INFERENCE_RESERVATION else Detail.NONE,
     ),)
 
@@ -272,9 +276,9 @@ def unattributed(case: Case) -> tuple[Vote, ...]:
     if hidden is not None and hidden >= max(short, _SMALL_BYTES):
         return (Vote(
             "R-03 unattributed memory", Conclusion.CO_TENANT, 0.5,
-            (f"{size(hidden)} of the card are in use by nobody that the message names; {size(short)} were missing.",),
-            ("Another container, MPS or a slice of the card that this process may not use looks the same.",),
-            ("nvidia-smi on the node, to see whose it is",),
+            (Say.IN_USE_BY_NOBODY_NAMED(hidden=size(hidden), short=size(short)),),
+            (Say.CONTAINER_OR_SLICE_LOOKS_THE_SAME(),),
+            (Say.WHOSE_IT_IS(),),
         ),)
     rest, available, tried = figures.unexplained_bytes, figures.available_bytes, figures.tried
     if rest is None or available is None or tried is None:
@@ -284,22 +288,19 @@ def unattributed(case: Case) -> tuple[Vote, ...]:
     capacity = figures.fields.capacity_bytes or 0
     if rest - ORDINARY_CONTEXT_BYTES < short or rest < max(2 * ORDINARY_CONTEXT_BYTES, capacity // 4):
         return ()
-    reason = (
-        f"{size(rest)} of the card are in use and not reserved by PyTorch, {size(short)} were missing, and this "
-        "message lists no processes: another process, or this one outside the allocator."
-    )
+    reason = Say.REST_NOT_RESERVED_AND_NOBODY_LISTED(rest=size(rest), short=size(short))
     own = (figures.reserved_bytes or 0) + ORDINARY_CONTEXT_BYTES // 2
     others = round(rest / own)
     shared = case.colocation >= 0.6
     alike = _ALIKE[0] * own * others <= rest <= _ALIKE[1] * own * others
     if alike and not shared and 0 < others < case.local_processes:
         return (_alike(case, others, rest),)
-    missing = ("nvidia-smi on the node: which process holds the rest",)
+    missing = (Say.WHICH_PROCESS_HOLDS_THE_REST(),)
     return (
         Vote(
             "R-03 message without processes",
             Conclusion.INFERENCE_RESERVATION if shared else Conclusion.CO_TENANT, 0.5, (reason,),
-            ("The message does not say whose memory that is.",), missing,
+            (Say.MESSAGE_DOES_NOT_SAY_WHOSE(),), missing,
             detail=Detail.LOWER_SHARE if shared else Detail.NONE,
         ),
         Vote("R-03 message without processes", Conclusion.NCCL_BUFFERS, 0.25, (reason,), (), missing, decisive=False,
@@ -307,6 +308,6 @@ def unattributed(case: Case) -> tuple[Vote, ...]:
     )
 
 
-def _named(process: GpuProcess) -> str:
+def _named(process: GpuProcess) -> Sentence:
     owner = "unknown owner" if isinstance(process.owner, Unknown) else process.owner
-    return f"process {process.pid} ({process.name or 'unnamed'}, {owner})"
+    return Say.PROCESS(pid=process.pid, name=process.name or "unnamed", owner=owner)

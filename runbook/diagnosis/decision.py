@@ -11,6 +11,7 @@ from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kinds
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory, Meanings
 from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
+from runbook.model.sentences.of_diagnosis import Say
 
 _RULES_STAND_IN = (co_tenant_rules, growth, message_rules, signature_rules, undecided_rules)
 """Importing them registers the rules, which kinds.yaml puts in order."""
@@ -40,7 +41,7 @@ def diagnose(
         vote = RULES[name](case)
         votes += vote if isinstance(vote, tuple) else (vote,) if vote is not None else ()
     if not votes:
-        votes = [Vote("no rule applies", Conclusion.UNDETERMINED, 0.5, ("The evidence does not decide.",))]
+        votes = [Vote("no rule applies", Conclusion.UNDETERMINED, 0.5, (Say.EVIDENCE_DOES_NOT_DECIDE(),))]
     return _rank(case, votes)
 
 
@@ -117,7 +118,7 @@ def _perhaps_quoted(case: Case, leading: Vote) -> Vote:
         return leading
     return replace(
         leading, confidence=min(leading.confidence, _QUOTED_AT_MOST),
-        against=("The words stand inside a sentence of the job's own text, which may quote them.", *leading.against),
+        against=(Say.WORDS_INSIDE_A_SENTENCE(), *leading.against),
     )
 
 
@@ -126,11 +127,11 @@ def _with_what_is_missing(case: Case, best: Hypothesis) -> Hypothesis:
     missing = list(best.missing)
     judgement = case.judgement()
     if judgement is not None and judgement.verdict is NodeVerdict.UNKNOWN:
-        why = "; ".join((*judgement.missing, *judgement.reasons)[:2]) or "it did not answer"
-        missing.append(f"the state of {judgement.node}, whose check is unknown: {why}")
+        why = "; ".join((*judgement.missing, *judgement.reasons)[:2]) or Say.IT_DID_NOT_ANSWER()
+        missing.append(Say.STATE_OF_UNCHECKED_NODE(node=judgement.node, why=why))
     root = case.root
     if root is not None and root.rank is None:
-        missing.append("which rank failed")
+        missing.append(Say.WHICH_RANK_FAILED())
     if root is not None and root.node is None and case.story.world_size != 1:
-        missing.append("on which node the failing rank ran")
+        missing.append(Say.ON_WHICH_NODE())
     return replace(best, missing=tuple(dict.fromkeys(missing)))

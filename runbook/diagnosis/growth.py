@@ -30,6 +30,8 @@ from runbook.diagnosis.series import (
 )
 from runbook.model.diagnosis import Detail, Died
 from runbook.model.log import Phase
+from runbook.model.sentences import NOTHING, Sentence
+from runbook.model.sentences.of_diagnosis import Say
 
 _MATERIAL = 0.05
 """Growth below this part of the ordinary level explains no shortage."""
@@ -69,26 +71,28 @@ def leak(case: Case) -> Vote | None:
     if found is None or (found.reserved and _much_unallocated(case)):
         return None
     series, rise = found.series, found.rise
-    what = "Allocated memory" if found.kept else "The peak of reserved memory" if found.reserved else "The peak"
+    what = Say.ALLOCATED_MEMORY() if found.kept else Say.PEAK_OF_RESERVED_MEMORY() if found.reserved else Say.THE_PEAK()
     reasons = [
-        f"{what} of {series.whose} rose at {rise.rising_share:.0%} of {rise.samples} samples, from "
-        f"{size(round(rise.last[1] - rise.growth))} at step {rise.first[0]:.0f} to {size(round(rise.last[1]))} at step "
-        f"{rise.last[0]:.0f}: {size(round(rise.slope))} a step"
-        + (", with the tokens of the steps taken into account." if found.tokens_known else ".")
+        Say.ROSE_AT_SAMPLES(
+            what=what, whose=series.whose, rising_share=rise.rising_share, samples=rise.samples,
+            before=size(round(rise.last[1] - rise.growth)), first=rise.first[0], after=size(round(rise.last[1])),
+            last=rise.last[0], slope=size(round(rise.slope)),
+            tokens=Say.TOKENS_TAKEN_INTO_ACCOUNT() if found.tokens_known else NOTHING,
+        )
     ]
     if found.same_work and not found.kept:
-        reasons.append("A step took the same time all along, so its sequences did not grow with the memory.")
-    against: list[str] = []
+        reasons.append(Say.STEPS_TOOK_THE_SAME_TIME())
+    against: list[Sentence] = []
     confidence = 0.65 if found.kept else 0.6 if found.firm else 0.4 if not found.reserved else 0.35
     if rise.samples >= _MANY:
         confidence += 0.1 if found.kept else 0.05
     if not found.tokens_known and not (found.firm and found.same_work):
-        against.append("Sequences that grow by a curriculum look the same.")
+        against.append(Say.CURRICULUM_LOOKS_THE_SAME())
         if found.kept:
-            against[0] = "Batches kept until the next step, of sequences that grow by a curriculum, look the same."
+            against[0] = Say.KEPT_BATCHES_LOOK_THE_SAME()
     if found.reserved and not _nearly_all_allocated(case):
         confidence -= 0.1
-        against.append("A cache that fragments makes the reserved memory rise too.")
+        against.append(Say.FRAGMENTS_RAISE_RESERVED_TOO())
     projected = _projection(case, found)
     fits = False
     if projected is not None:
@@ -97,15 +101,15 @@ def leak(case: Case) -> Vote | None:
         (reasons if fits else against).append(sentence)
     if rise.samples < _MANY and not fits:
         confidence -= 0.2
-        against.append(f"{rise.samples} samples are few: they may lie between two evaluations.")
+        against.append(Say.FEW_SAMPLES(samples=rise.samples))
     short = case.figures.short_bytes
     enough = short is None or rise.growth >= short
     if not enough:
         confidence -= 0.2
-        against.append(f"It rose by {size(round(rise.growth))} in all, less than the {size(short)} that were missing.")
+        against.append(Say.ROSE_LESS_THAN_WAS_MISSING(growth=size(round(rise.growth)), short=size(short)))
     return Vote(
         "growth over steps", Conclusion.MEMORY_LEAK, round(min(0.85, max(0.15, confidence)), 2), tuple(reasons),
-        tuple(against), ("two memory snapshots some steps apart, to name what is kept",),
+        tuple(against), (Say.TWO_MEMORY_SNAPSHOTS(),),
         decisive=found.firm and enough and confidence >= 0.5,
     )
 
@@ -181,7 +185,7 @@ def _same_work(series: Series) -> bool:
     return abs(slope(seconds)) * (seconds[-1][0] - seconds[0][0]) <= _MATERIAL * usual
 
 
-def _projection(case: Case, found: _Found) -> tuple[bool, str] | None:
+def _projection(case: Case, found: _Found) -> tuple[bool, Sentence] | None:
     """When the rise alone would have filled the card, against when it was full."""
     capacity = capacity_of(case, found.series)
     failed = case.root.step if case.root is not None else None
@@ -196,11 +200,13 @@ def _projection(case: Case, found: _Found) -> tuple[bool, str] | None:
     begun = found.rise.first[0]
     share = (failed - begun) / (full - begun) if full > begun else 0.0
     fits = 0.5 <= share <= 1.5
-    said = f"At this rate the {size(capacity)} that it can have would have been full at about step {full:,.0f}"
-    return fits, f"{said}; it failed in step {failed:,}." if fits else f"{said}, but it failed in step {failed:,}."
+    said = Say.WOULD_BE_FULL_AT(capacity=size(capacity), full=full)
+    return fits, Say.FAILED_IN_STEP(said=said, failed=failed) if fits else Say.BUT_FAILED_IN_STEP(
+        said=said, failed=failed,
+    )
 
 
-def how_it_grew(case: Case) -> tuple[Detail, str] | None:
+def how_it_grew(case: Case) -> tuple[Detail, Sentence] | None:
     """What a failure after completed steps has to do with the lengths of sequences or with peaks that rose.
 
     For the rule that calls the working set grown: a detail and a sentence with figures, or None where the log's
@@ -218,13 +224,14 @@ def how_it_grew(case: Case) -> tuple[Detail, str] | None:
         rise = steady_rise(points, _MATERIAL * level(series.values(figure)))
         if rise is not None:
             return Detail.GROWN, (
-                f"The peak of {series.whose} rose by {size(round(rise.growth))} from step {rise.first[0]:.0f} to "
-                f"{rise.last[0]:.0f}, so the working set grew."
+                Say.PEAK_ROSE(
+                    whose=series.whose, growth=size(round(rise.growth)), first=rise.first[0], last=rise.last[0],
+                )
             )
     return None
 
 
-def _follows_tokens(case: Case) -> str | None:
+def _follows_tokens(case: Case) -> Sentence | None:
     """Memory that goes up and down with the tokens of the steps."""
     for series in all_series(case):
         figures = [allocated]
@@ -239,29 +246,27 @@ def _follows_tokens(case: Case) -> str | None:
             least, most = min(pairs)[0], max(pairs)[0]
             if tau < _FOLLOWS or z < SURE_Z or each * (most - least) < _MATERIAL * level(series.values(figure)):
                 continue
-            said = (
-                f"Memory of {series.whose} follows the tokens of the steps (Kendall's tau {tau:.2f} over {len(pairs)} "
-                f"samples): about {size(round(each * 1000))} for 1,000 tokens, which ranged from {least:,.0f} to "
-                f"{most:,.0f}."
+            return Say.MEMORY_FOLLOWS_TOKENS(
+                whose=series.whose, tau=tau, count=len(pairs), each=size(round(each * 1000)), least=least, most=most,
+                failing=_failing_tokens(case),
             )
-            return said + _failing_tokens(case)
     return None
 
 
-def _failing_tokens(case: Case) -> str:
+def _failing_tokens(case: Case) -> Sentence:
     """How long the failing step's sequences were, where the log says it."""
     tokens = tokens_by_step(case)
     failed = case.root.step if case.root is not None else None
     before = [count for step, count in tokens if failed is None or step < failed]
     own = next((count for step, count in tokens if step == failed), None)
     if own is None or not before:
-        return " The log does not say how many the failing step had."
-    return f" The failing step had {own:,}, " + (
-        "more than any before." if own > max(before) else f"the most before it was {max(before):,}."
+        return Say.FAILING_STEPS_TOKENS_NOT_KNOWN()
+    return Say.FAILING_STEP_HAD(
+        own=own, compared=Say.MORE_THAN_BEFORE() if own > max(before) else Say.MOST_BEFORE(most=max(before)),
     )
 
 
-def _longer_sequences(case: Case) -> str | None:
+def _longer_sequences(case: Case) -> Sentence | None:
     """Without memory figures: tokens that rise over the run, or a failing step longer than any before."""
     tokens = tokens_by_step(case)
     failed = case.root.step if case.root is not None else None
@@ -271,19 +276,16 @@ def _longer_sequences(case: Case) -> str | None:
         return None
     most = max(count for _, count in before)
     if own is not None and own > most * (1 + _MATERIAL):
-        return f"The failing step had {own:,} tokens, more than any of the {len(before)} steps before it ({most:,})."
+        return Say.FAILING_STEP_HAD_MOST_TOKENS(own=own, count=len(before), most=most)
     points = [(float(step), float(count)) for step, count in before]
     growth = slope(points) * (points[-1][0] - points[0][0])
     if mann_kendall([count for _, count in points]) >= SURE_Z and growth >= 0.2 * level(before):
-        return (
-            f"The tokens of a step rose from about {level(before):,.0f} to {points[-1][1]:,.0f} over {len(before)} "
-            "samples; the log prints no memory that could show how much that costs."
-        )
+        return Say.TOKENS_ROSE(level=level(before), points=points[-1][1], count=len(before))
     return None
 
 
-def reserved_creeps(case: Case) -> str:
-    """R-11: reserved memory that rises away from the greatest allocation. "" where the figures do not show it.
+def reserved_creeps(case: Case) -> Sentence:
+    """R-11: reserved memory that rises away from the greatest allocation; nothing where the figures do not show it.
 
     What is allocated between steps is no measure for it: reserved memory follows the peaks."""
     for series in all_series(case):
@@ -296,18 +298,16 @@ def reserved_creeps(case: Case) -> str:
                 peaks.append((one.step, reserved))
         rise = steady_rise(gaps, _MATERIAL * level(peaks)) if len(gaps) >= FEWEST else None
         if rise is not None:
-            return (
-                f"Reserved memory of {series.whose} crept {size(round(rise.growth))} away from the greatest allocation "
-                f"between step {rise.first[0]:.0f} and {rise.last[0]:.0f}."
+            return Say.RESERVED_CREPT_AWAY(
+                whose=series.whose, growth=size(round(rise.growth)), first=rise.first[0], last=rise.last[0],
             )
     found = _strongest(case)
     if found is not None and found.reserved and _much_unallocated(case):
-        return (
-            f"The peak of reserved memory of {found.series.whose} rose by {size(round(found.rise.growth))} between "
-            f"step {found.rise.first[0]:.0f} and {found.rise.last[0]:.0f}, and much of it was not allocated in the "
-            "end: the cache grew, which is no leak."
+        return Say.RESERVED_PEAK_ROSE(
+            whose=found.series.whose, growth=size(round(found.rise.growth)), first=found.rise.first[0],
+            last=found.rise.last[0],
         )
-    return ""
+    return NOTHING
 
 
 _OF_THE_LIMIT = 0.25
@@ -346,11 +346,12 @@ def host_leak(case: Case) -> Vote | None:
     own = series.samples[0].host_is_process
     return Vote(
         "host memory over steps", Conclusion.HOST_OOM, 0.6,
-        (f"Host memory of {series.whose if own else 'the node'} rose steadily, by {size(round(rise.growth))} "
-         f"from step {rise.first[0]:.0f} to {rise.last[0]:.0f} ({size(round(rise.slope))} a step): something "
-         "in the job keeps it.",),
-        () if own else ("The figure is the node's: other jobs and the page cache are in it.",),
-        ("which process of the job it is",), decisive=False,
+        (Say.HOST_MEMORY_ROSE_STEADILY(
+            whose=series.whose if own else "the node", growth=size(round(rise.growth)), first=rise.first[0],
+            last=rise.last[0], slope=size(round(rise.slope)),
+        ),),
+        () if own else (Say.FIGURE_IS_THE_NODES(),),
+        (Say.WHICH_PROCESS_OF_THE_JOB(),), decisive=False,
     )
 
 
@@ -359,36 +360,33 @@ def host_leak(case: Case) -> Vote | None:
 _STEPLESS_S = 3600.0
 
 
-def static_or_grown(case: Case) -> tuple[Detail, str]:
+def static_or_grown(case: Case) -> tuple[Detail, Sentence]:
     """Whether a size is wrong from the start or the working set grew, and the sentence for it."""
     progress, root = case.story.progress, case.root
     done = case.steps_done()
     if progress.last_step is not None and done is not None and done > 1:
         grew = how_it_grew(case)
         if grew is not None:
-            return grew[0], f"It happened after {done} completed steps (last: {progress.last_step}). {grew[1]}"
+            return grew[0], Say.AFTER_STEPS_AND_GREW(done=done, last_step=progress.last_step, grew=grew[1])
         return Detail.GROWN, (
-            f"It happened after {done} completed steps (last: {progress.last_step}): the working set grew, by longer "
-            "sequences, late optimizer state or something kept alive."
+            Say.AFTER_COMPLETED_STEPS(done=done, last_step=progress.last_step)
         )
     if progress.last_step is not None:
         return Detail.STATIC, (
-            f"It happened within the first steps of this run (last: {progress.last_step}): a static size."
+            Say.WITHIN_THE_FIRST_STEPS(last_step=progress.last_step)
         )
     if root is not None and root.phase is Phase.RESUME:
         return Detail.STATIC, (
-            "It happened while a checkpoint was loaded, before any batch: what is read stands beside what is there "
-            "already, so a size of the training is not the question."
+            Say.WHILE_A_CHECKPOINT_WAS_LOADED()
         )
     if root is not None and root.phase is Phase.INIT:
-        return Detail.STATIC, "It happened before the first step, while the job was starting: a static size."
+        return Detail.STATIC, Say.WHILE_STARTING()
     ran = _ran_for_s(case)
     if progress.saved_steps or (ran is not None and ran > _STEPLESS_S):
-        how = "had saved checkpoints" if progress.saved_steps else f"had run for {(ran or 0) / 3600:.1f} h"
-        return Detail.NONE, f"The job {how}, but its logs show no step that could be read, so whether it grew is open."
+        how = Say.HAD_SAVED_CHECKPOINTS() if progress.saved_steps else Say.HAD_RUN_FOR_HOURS(ran=(ran or 0) / 3600)
+        return Detail.NONE, Say.RAN_LONG_WITHOUT_STEPS(how=how)
     return Detail.STATIC, (
-        "It happened before any step was completed, as far as the logs show: a static size (batch, sequence, model, "
-        "sharding)."
+        Say.BEFORE_ANY_STEP()
     )
 
 

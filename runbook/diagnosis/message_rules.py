@@ -21,6 +21,8 @@ from runbook.diagnosis.case import (
 from runbook.diagnosis.growth import reserved_creeps, static_or_grown
 from runbook.model.diagnosis import Detail
 from runbook.model.log import Event, FrameworkRole, Phase
+from runbook.model.sentences import NOTHING, Sentence
+from runbook.model.sentences.of_diagnosis import Say
 
 _ABSURD_BYTES = 1 << 50
 _DOUBTFUL_BYTES = 1 << 44
@@ -38,8 +40,8 @@ def absurd_size(case: Case) -> Vote | None:
     certain = tried >= _ABSURD_BYTES
     return Vote(
         "R-13 absurd size", Conclusion.NOT_OOM, 0.9 if certain else 0.3,
-        (f"The message asks for {size(tried)}, which no device has: the size is garbage, not a shortage.",),
-        missing=("what corrupted the size, often a collective that failed earlier",),
+        (Say.SIZE_IS_GARBAGE(tried=size(tried)),),
+        missing=(Say.WHAT_CORRUPTED_THE_SIZE(),),
         decisive=certain, detail=Detail.PROGRAM,
     )
 
@@ -52,14 +54,13 @@ def impossible(case: Case) -> Vote | None:
     if tried is None or capacity is None:
         return None
     error = print_error(tried, capacity)
-    slice_of = " (a MIG slice)" if (case.root and (case.root.node_device or "").startswith("MIG-")) else ""
+    slice_of = Say.A_MIG_SLICE() if (case.root and (case.root.node_device or "").startswith("MIG-")) else NOTHING
     if tried > capacity + error:
         return Vote(
             "R-08 impossible request", Conclusion.TRUE_OOM, 0.95 if tried < _DOUBTFUL_BYTES else 0.65,
             (
-                f"Tried {size(tried)} on a card of {size(capacity)}{slice_of}: one request is larger than the whole "
-                "card, so a shape, the batch times the sequence, or a model that is not sharded is at fault.",
-                "No allocator setting and no free card could have served it.",
+                Say.LARGER_THAN_THE_CARD(tried=size(tried), capacity=size(capacity), slice_of=slice_of),
+                Say.NO_SETTING_AND_NO_CARD_HELPS(),
             ), detail=Detail.IMPOSSIBLE_REQUEST,
         )
     if outside is None or not figures.self_certain or outside > 2 * ORDINARY_CONTEXT_BYTES:
@@ -69,9 +70,10 @@ def impossible(case: Case) -> Vote | None:
         return None
     return Vote(
         "R-08 impossible request, softer", Conclusion.TRUE_OOM, 0.88,
-        (f"Tried {size(tried)} on a card of {size(capacity)}{slice_of}, of which {size(outside)} are this process's "
-         "CUDA context and libraries: it would fail on an otherwise empty card.",
-         "No allocator setting could have served it."), detail=Detail.IMPOSSIBLE_REQUEST,
+        (Say.WOULD_FAIL_ON_AN_EMPTY_CARD(
+            tried=size(tried), capacity=size(capacity), slice_of=slice_of, outside=size(outside),
+        ),
+         Say.NO_SETTING_HELPS()), detail=Detail.IMPOSSIBLE_REQUEST,
     )
 
 
@@ -88,30 +90,29 @@ def limit(case: Case) -> Vote | None:
     error = figures.reserved_error_bytes + print_error(tried, allowed)
     if reserved + tried <= allowed - error:
         return None
-    figure = (
-        f"Reserved {size(reserved)} and tried {size(tried)} make {size(reserved + tried)}, "
-        f"over the {size(allowed)} that this process is allowed"
+    # In the card too full for it the figures are told as they are; else nothing is called over that rounds to equal.
+    over = "over" if reserved + tried > allowed or free + print_error(free, tried) < tried else "about"
+    figure = Say.RESERVED_AND_TRIED_AGAINST_LIMIT(
+        reserved=size(reserved), tried=size(tried), in_all=size(reserved + tried), over=over, allowed=size(allowed),
     )
     against = []
     unallocated = figures.unallocated_bytes or 0
     if unallocated >= tried and unallocated >= _MATERIAL_SHARE * reserved:
-        against.append(f"{size(unallocated)} of what it holds are unallocated, so within the limit the memory may be "
-                       "fragmented.")
+        against.append(Say.UNALLOCATED_WITHIN_LIMIT(unallocated=size(unallocated)))
     if free + print_error(free, tried) < tried:
         return Vote(
             "R-09 per-process limit", Conclusion.PER_PROCESS_LIMIT, 0.75,
-            (f"{figure}.", "The allocator tests the limit before it asks the driver, so the limit refused it."),
-            (f"The card itself had only {size(free)} free, so the limit is not the only cause.", *against),
+            (Say.STOP(said=figure), Say.LIMIT_IS_TESTED_FIRST()),
+            (Say.CARD_WAS_FULL_TOO(free=size(free)), *against),
         )
     confidence = 0.96 if not against else 0.85
     if reserved + tried <= allowed + error:
         confidence = min(confidence, 0.9)
-        figure = figure.replace("over the", "about the") if reserved + tried <= allowed else figure
-        against.append(f"The excess is below the print error of {size(error)}; the free memory speaks for the limit.")
+        against.append(Say.EXCESS_BELOW_PRINT_ERROR(error=size(error)))
     return Vote(
         "R-09 per-process limit", Conclusion.PER_PROCESS_LIMIT, confidence,
-        (f"{figure}, while {size(free)} of the card are free.",
-         "A memory fraction is set for this process; the card itself is not full."), tuple(against),
+        (Say.WHILE_THE_CARD_IS_FREE(figure=figure, free=size(free)),
+         Say.FRACTION_IS_SET()), tuple(against),
     )
 
 
@@ -122,9 +123,10 @@ def _limit_of_a_cut_message(case: Case, allowed: int, tried: int, free: int) -> 
         return None
     return Vote(
         "R-09 per-process limit", Conclusion.PER_PROCESS_LIMIT, 0.85,
-        (f"Tried {size(tried)} while {size(free)} of the card were free, and this process is allowed {size(allowed)} "
-         f"of {size(capacity)}: the limit refused it.",),
-        ("The message is cut, so what the process had reserved is not known.",),
+        (Say.LIMIT_REFUSED_IT(
+            tried=size(tried), free=size(free), allowed=size(allowed), capacity=size(capacity),
+        ),),
+        (Say.MESSAGE_IS_CUT(),),
     )
 
 
@@ -135,41 +137,40 @@ def free_enough(case: Case) -> Vote | None:
     tried, free = figures.tried, figures.free
     if tried is None or free is None or free < tried + print_error(tried, free):
         return None
-    said = f"Tried {size(tried)} while {size(free)} were free: the figures contradict a plain shortage."
+    said = Say.FREE_WAS_ENOUGH(tried=size(tried), free=size(free))
     if case.root is not None and case.reports(case.root, Event.FREE_ESTIMATED):
         return Vote(
             "R-10 free is an estimate", Conclusion.UNDETERMINED, 0.5,
-            (said, "On Intel's devices the free figure is capacity less what PyTorch reserved, an estimate: another "
-                   "process may hold the rest."),
-            missing=("xpu-smi on the node: who else holds memory of the device",),
+            (said, Say.FREE_IS_AN_ESTIMATE()),
+            missing=(Say.WHO_ELSE_BY_XPU_SMI(),),
         )
     unallocated, reserved = figures.unallocated_bytes or 0, figures.reserved_bytes or 0
     if unallocated >= 2 * tried and 10 * unallocated >= reserved:
         return Vote(
             "R-10 free is enough", Conclusion.FRAGMENTATION, 0.5,
-            (said, f"{size(unallocated)} more are reserved and unallocated: what is missing is one piece, in either."),
-            ("Free memory is read after the failure; another process may have released it in between.",),
-            ("torch.cuda.memory_summary() or a memory snapshot of this rank",),
+            (said, Say.ONE_PIECE_IS_MISSING(unallocated=size(unallocated))),
+            (Say.FREE_MEMORY_READ_AFTER_FAILURE(),),
+            (Say.MEMORY_SUMMARY(),),
         )
     newest, oldest = newest_minor(case.version), oldest_minor(case.version)
     hidden = newest is not None and oldest is not None and oldest >= 1 and newest <= 4
     if case.allocator.fraction is not None or any("fraction" in name.lower() for name in case.settings):
         return Vote(
             "R-10 free is enough", Conclusion.PER_PROCESS_LIMIT, 0.75,
-            (said, "The job's settings hold a memory fraction for the process, which this message does not print."),
-            missing=("whether the fraction is that of the failing process",),
+            (said, Say.SETTINGS_HOLD_A_FRACTION()),
+            missing=(Say.WHETHER_FRACTION_IS_THE_FAILING_PROCESS(),),
         )
     missing = [
-        "whether the program calls set_per_process_memory_fraction" + (
-            " (PyTorch 2.1 to 2.4 does not print the limit)" if hidden else ""
+        Say.WHETHER_A_FRACTION_IS_SET(
+            hidden=Say.LIMIT_IS_NOT_PRINTED() if hidden else NOTHING,
         ),
-        "whether another process released memory at that moment (free is read after the failure)",
-        "whether CUDA graphs, a memory pool, MIG or a vGPU limit the allocation",
+        Say.WHETHER_ANOTHER_RELEASED_MEMORY(),
+        Say.WHETHER_SOMETHING_LIMITS(),
     ]
     if hidden:
         return Vote(
             "R-10 free is enough", Conclusion.PER_PROCESS_LIMIT, 0.5,
-            (said, "This PyTorch (2.1 to 2.4) hides a limit that is set."), missing=tuple(missing),
+            (said, Say.LIMIT_IS_HIDDEN()), missing=tuple(missing),
         )
     return Vote("R-10 free is enough", Conclusion.UNDETERMINED, 0.5, (said,), missing=tuple(missing))
 
@@ -183,9 +184,9 @@ def private_pools(case: Case) -> Vote | None:
         return None
     return Vote(
         "R-14 private pools", Conclusion.TRUE_OOM, 0.75,
-        (f"{size(pool)} lie in private pools (CUDA graphs), which only their owner may use again; tried {size(tried)}.",
-         "Fewer or smaller graph captures, or none, give it back; expandable segments do not reach these pools."),
-        missing=("whether the graphs are needed at these sizes",), detail=Detail.PRIVATE_POOLS,
+        (Say.HELD_BY_PRIVATE_POOLS(pool=size(pool), tried=size(tried)),
+         Say.FEWER_GRAPH_CAPTURES()),
+        missing=(Say.WHETHER_GRAPHS_ARE_NEEDED(),), detail=Detail.PRIVATE_POOLS,
     )
 
 
@@ -207,27 +208,26 @@ def outside_allocator(case: Case) -> tuple[Vote, ...]:
     in_engine = phase in _ENGINE_PHASES or starting
     confidence = 0.75 if engine and in_engine and case.colocation >= 0.6 else 0.65
     reasons = [
-        f"This process holds {size(outside)} outside PyTorch's allocator (ordinary is up to "
-        f"{size(ORDINARY_CONTEXT_BYTES)}), which is {size(excess)} too many for a request of {size(tried)}.",
-        ("It is an inference engine's pool in the same process" if engine
-         else "It is NCCL's buffers, library workspaces or another pool")
-        + "; the caching allocator cannot give it back.",
+        Say.HELD_OUTSIDE_THE_ALLOCATOR(
+            outside=size(outside), ordinary_context_bytes=size(ORDINARY_CONTEXT_BYTES), excess=size(excess),
+            tried=size(tried),
+        ),
+        Say.ENGINES_POOL() if engine else Say.BUFFERS_OR_ANOTHER_POOL(),
     ]
     if engine and in_engine:
-        doing = "starts" if phase is Phase.INIT else "takes its memory back or generates"
-        reasons.append(f"It failed while the engine {doing}: lower the engine's share.")
+        reasons.append(Say.ENGINE_STARTS() if phase is Phase.INIT else Say.ENGINE_TAKES_BACK_OR_GENERATES())
     votes = [Vote(
         "R-02 memory outside the allocator", Conclusion.INFERENCE_RESERVATION if engine else Conclusion.NCCL_BUFFERS,
         confidence if figures.self_certain else 0.5, tuple(reasons), (),
-        ("what in this process takes it: NCCL_DEBUG=INFO, or a memory snapshot",),
+        (Say.WHAT_TAKES_IT(),),
         detail=Detail.LOWER_SHARE if engine else Detail.OUTSIDE,
     )]
     if not figures.self_certain:
         votes.append(Vote(
             "R-17 co-tenant", Conclusion.CO_TENANT, 0.35,
-            (f"Process {figures.self_pid} with {size(figures.process_bytes)} is the only one that the message names "
-             "and it holds far more than PyTorch reserved here; if it is not this process under its host's pid, it is "
-             "somebody else's.",), (), ("nvidia-smi on the node: which processes are on the card",), decisive=False,
+            (Say.ONLY_PROCESS_NAMED(
+                self_pid=figures.self_pid, process_bytes=size(figures.process_bytes),
+            ),), (), (Say.WHICH_PROCESSES_ARE_ON_THE_CARD(),), decisive=False,
         ))
     return tuple(votes)
 
@@ -241,26 +241,24 @@ def exhausted(case: Case) -> Vote | None:
         return None
     error = figures.available_error_bytes + print_error(tried)
     detail, when = static_or_grown(case)
-    sum_of = (
-        f"Tried {size(tried)}; free {size(figures.free)} + reserved but unallocated "
-        f"{size(figures.unallocated_bytes)} = {size(available)}"
+    sum_of = Say.TRIED_AGAINST_AVAILABLE(
+        tried=size(tried), free=size(figures.free), unallocated_bytes=size(figures.unallocated_bytes),
+        available=size(available),
     )
     against = _rounded_requests(case)
     rest = figures.unexplained_bytes
     hidden = rest is not None and rest - ORDINARY_CONTEXT_BYTES >= (figures.short_bytes or 0)
     if hidden:
-        against = (*against, f"{size(rest)} of the card are in use and not reserved by PyTorch, and this message lists "
-                             "no processes.")
+        against = (*against, Say.REST_NOT_RESERVED(rest=size(rest)))
     if available < tried - error:
         return Vote(
             "R-04 perfect defragmentation", Conclusion.TRUE_OOM, 0.75 if hidden else 0.93,
-            (f"{sum_of}: less than tried, so no allocator setting could have served it.", when), against, detail=detail,
+            (Say.SUM_LESS_THAN_TRIED(sum_of=sum_of), when), against, detail=detail,
         )
     if available < tried + error:
         return Vote(
             "R-04 perfect defragmentation", Conclusion.TRUE_OOM, 0.6,
-            (f"{sum_of}: equal to what was tried within the rounding of the message "
-             f"({size(error)}), so at best the last byte would have fitted.", when), against,
+            (Say.SUM_EQUALS_TRIED(sum_of=sum_of, error=size(error)), when), against,
             decisive=False, detail=detail,
         )
     unallocated, reserved = figures.unallocated_bytes or 0, figures.reserved_bytes or 0
@@ -272,17 +270,19 @@ def exhausted(case: Case) -> Vote | None:
             return None
         return Vote(
             "R-06 small request", Conclusion.TRUE_OOM, 0.75,
-            (f"Tried {size(tried)}, which stands for any small request: the card was simply full "
-             f"({size(figures.fields.allocated_bytes)} allocated, {share:.0%} of the reserved memory in slivers).",
-             when, "The failing line of code is a random victim."),
-            (f"{sum_of}: more than tried.", *against), detail=detail,
+            (Say.SMALL_REQUEST_ON_A_FULL_CARD(
+                tried=size(tried), allocated_bytes=size(figures.fields.allocated_bytes), share=share,
+            ),
+             when, Say.FAILING_LINE_IS_RANDOM()),
+            (Say.SUM_MORE_THAN_TRIED(sum_of=sum_of), *against), detail=detail,
         )
     if unallocated < tried and reserved and unallocated < _MATERIAL_SHARE * reserved:
         return Vote(
             "R-11 unallocated part immaterial", Conclusion.TRUE_OOM, 0.75,
-            (f"Reserved but unallocated is only {size(unallocated)}, {unallocated / reserved:.1%} of what is reserved: "
-             "the working set fills the card.", when),
-            (f"{sum_of}: a little more than tried.", *against), detail=detail,
+            (Say.LITTLE_UNALLOCATED(
+                unallocated=size(unallocated), share=unallocated / reserved,
+            ), when),
+            (Say.SUM_LITTLE_MORE_THAN_TRIED(sum_of=sum_of), *against), detail=detail,
         )
     return None
 
@@ -299,10 +299,9 @@ def edge_of_free(case: Case) -> Vote | None:
     detail, when = static_or_grown(case)
     return Vote(
         "R-10 free equals tried", Conclusion.TRUE_OOM, 0.55,
-        (f"Tried {size(figures.tried)} with {size(figures.free)} free: equal within the rounding of the message "
-         f"({size(error)}), so the card was full to the last page.", when),
-        ("If a little more was free than was tried, something else refused the request.",),
-        ("nvidia-smi or a memory snapshot, which print exact figures",), detail=detail,
+        (Say.FREE_EQUALS_TRIED(tried=size(figures.tried), free=size(figures.free), error=size(error)), when),
+        (Say.IF_MORE_WAS_FREE(),),
+        (Say.EXACT_FIGURES(),), detail=detail,
     )
 
 
@@ -316,17 +315,16 @@ def without_unallocated(case: Case) -> tuple[Vote, ...]:
         return ()
     detail, when = static_or_grown(case)
     rest = max(0, capacity - (figures.free or 0) - allocated)
-    told = f"Tried {size(tried)} with {size(figures.free)} free and {size(allocated)} of {size(capacity)} allocated."
+    told = Say.TRIED_WITH_FREE(
+        tried=size(tried), free=size(figures.free), allocated=size(allocated), capacity=size(capacity),
+    )
     if rest - 2 * ORDINARY_CONTEXT_BYTES < short:
         return (Vote(
             "cudaMallocAsync", Conclusion.TRUE_OOM, 0.8, (told, when),
-            ("backend:cudaMallocAsync does not print what its pool holds unused.",), detail=detail,
+            (Say.CUDAMALLOCASYNC_PRINTS_NO_UNUSED(),), detail=detail,
         ),)
-    reason = (
-        f"{told} {size(rest)} are in use and not allocated by this program: unused in CUDA's pool, outside it, or "
-        "another process's."
-    )
-    missing = ("nvidia-smi on the node: how much of the card this process holds, and who else",)
+    reason = Say.REST_NOT_ALLOCATED(told=told, rest=size(rest))
+    missing = (Say.HOW_MUCH_THIS_PROCESS_HOLDS(),)
     return (
         Vote("cudaMallocAsync", Conclusion.UNDETERMINED, 0.5, (reason,), (), missing),
         Vote("cudaMallocAsync", Conclusion.TRUE_OOM, 0.45, (reason,), (), missing, decisive=False, detail=detail),
@@ -334,11 +332,11 @@ def without_unallocated(case: Case) -> tuple[Vote, ...]:
     )
 
 
-def _rounded_requests(case: Case) -> tuple[str, ...]:
+def _rounded_requests(case: Case) -> tuple[Sentence, ...]:
     """R-07."""
     if not case.allocator.rounds_up:
         return ()
-    return ("roundup_power2_divisions is set, so what is allocated is more than the tensors asked for.",)
+    return (Say.REQUESTS_ARE_ROUNDED_UP(),)
 
 
 # R-11: fragmentation is possible, never proven, by one message; its confidence is graded by what supports it.
@@ -360,62 +358,63 @@ def fragmentation(case: Case) -> Vote | None:
         return None
     reserved = figures.reserved_bytes or 0
     reasons = [
-        f"Tried {size(tried)}; free {size(figures.free)} + reserved but unallocated {size(unallocated)} = "
-        f"{size(available)}: enough in sum, so what is missing is a contiguous piece. Possible, not proven."
+        Say.ENOUGH_IN_SUM(
+            tried=size(tried), free=size(figures.free), unallocated=size(unallocated), available=size(available),
+        )
     ]
     confidence, against = 0.55, _other_readings(case)
     ratio, share = unallocated / tried, unallocated / reserved if reserved else 0.0
     if available < tried + error:
         confidence -= 0.3
-        against.append("The sum exceeds the request by less than the message's rounding.")
+        against.append(Say.SUM_EXCEEDS_BY_ROUNDING())
     elif ratio >= 2:
         confidence += 0.15
-        reasons.append(f"The unallocated part is {ratio:.1f} times what was tried.")
+        reasons.append(Say.UNALLOCATED_TIMES_TRIED(ratio=ratio))
     elif ratio < 1.2:
         confidence -= 0.15 if ratio >= 1 else 0.3  # in one piece it would still be too small by itself
-        against.append(f"The unallocated part is only {ratio:.2f} times what was tried.")
+        against.append(Say.UNALLOCATED_ONLY_TIMES_TRIED(ratio=ratio))
     if share >= 0.10:
         confidence += 0.1
-        reasons.append(f"{share:.0%} of the reserved memory is unallocated.")
+        reasons.append(Say.SHARE_UNALLOCATED(share=share))
     elif share < 0.05:
         confidence -= 0.3
-        against.append(f"Only {share:.1%} of the reserved memory is unallocated.")
+        against.append(Say.SMALL_SHARE_UNALLOCATED(share=share))
     if figures.small_request:
         confidence -= 0.25
-        against.append(f"{size(tried)} stands for any small request (R-06): full is as likely as fragmented.")
+        against.append(Say.ANY_SMALL_REQUEST(tried=size(tried)))
     done = case.steps_done()
     if done is None or done <= 1:
         confidence -= 0.15
-        against.append("No step of the same shape had succeeded before in this run.")
+        against.append(Say.NO_STEP_OF_SAME_SHAPE())
     else:
         confidence += 0.08
-        reasons.append(f"{done} steps had succeeded before.")
+        reasons.append(Say.STEPS_HAD_SUCCEEDED_BEFORE(done=done))
     retries = any(case.reports(one, Event.ALLOCATOR_RETRIES) for one in case.story.harmless)
     if retries:
         confidence += 0.1
-        reasons.append("The log counts retries of the allocator, a sign of pressure from fragments.")
+        reasons.append(Say.ALLOCATOR_RETRIES())
     creeping = reserved_creeps(case)
     if creeping:
         confidence += 0.1
         reasons.append(creeping)
     if case.allocator.expandable and case.colocation >= 0.8:
         confidence -= 0.3
-        against.append("Expandable segments are on, though such frameworks switch them off around the rollout (R-20).")
+        against.append(Say.EXPANDABLE_SEGMENTS_ON_BUT_AROUND_ROLLOUT())
     elif case.allocator.expandable:
         confidence -= 0.45
-        against.append("Expandable segments are already on, so the first allocator lever is spent.")
+        against.append(Say.EXPANDABLE_SEGMENTS_ON_ALREADY())
     elif case.allocator.ignored:
         confidence += 0.05
-        reasons.append(f"{case.allocator.ignored}.")
+        reasons.append(Say.STOP(said=case.allocator.ignored))
     elif case.allocator.known:
         confidence += 0.05
-        reasons.append("Expandable segments are not on.")
-    missing = [] if case.allocator.known else ["the allocator settings in the job's environment"]
-    missing.append("torch.cuda.memory_summary() or a memory snapshot of this rank, which would prove it")
+        reasons.append(Say.EXPANDABLE_SEGMENTS_NOT_ON())
+    missing = [] if case.allocator.known else [Say.ALLOCATOR_SETTINGS_IN_JOB_ENVIRONMENT()]
+    missing.append(Say.MEMORY_SUMMARY_WOULD_PROVE())
     newest = newest_minor(case.version)
     if newest is not None and newest < 4 and unallocated > reserved // 4:
         confidence -= 0.05
-        missing.append("whether CUDA graphs are captured (this PyTorch counts their pools as unallocated)")
+        missing.append(Say.WHETHER_GRAPHS_ARE_CAPTURED())
     confidence = round(min(_CEILING if case.allocator.known or retries else _CEILING_BLIND, max(_FLOOR, confidence)), 2)
     return Vote(
         "R-11 fragmentation", Conclusion.FRAGMENTATION, confidence, tuple(reasons), tuple(against), tuple(missing),
@@ -423,18 +422,16 @@ def fragmentation(case: Case) -> Vote | None:
     )
 
 
-def _other_readings(case: Case) -> list[str]:
+def _other_readings(case: Case) -> list[Sentence]:
     """What else makes memory unallocated and yet of no use: R-14, R-15, R-16."""
     newest = newest_minor(case.version)
     streams = case.root is not None and _STREAMS.search(case.root.excerpt)
     readings = [
-        "Free pieces of another stream count as unallocated too, and cannot serve this one (R-15)"
-        + (": sharded training uses several streams." if streams else "."),
-        "So do blocks freed on one stream and still awaited by another, where the same request may succeed when tried "
-        "again (R-16).",
+        Say.PIECES_OF_ANOTHER_STREAM(why=Say.SHARDED_TRAINING() if streams else NOTHING),
+        Say.BLOCKS_AWAITED_BY_ANOTHER_STREAM(),
     ]
     if newest is not None and newest < 4:
-        readings.append("Before PyTorch 2.4 the pools of CUDA graphs count as unallocated (R-14).")
+        readings.append(Say.GRAPH_POOLS_COUNT_AS_UNALLOCATED())
     return readings
 
 
@@ -448,11 +445,12 @@ def not_fragmentation(case: Case) -> Vote | None:
     confidence = round(0.92 - vote.confidence, 2)
     detail, when = static_or_grown(case)
     reasons = [
-        f"{size(figures.fields.allocated_bytes)} of {size(figures.fields.capacity_bytes)} are allocated by live "
-        "tensors; what is unallocated may be of no use to this request."
+        Say.ALLOCATED_BY_LIVE_TENSORS(
+            allocated_bytes=size(figures.fields.allocated_bytes), capacity_bytes=size(figures.fields.capacity_bytes),
+        )
     ]
     if case.allocator.expandable:
-        reasons.append("Expandable segments are already on, and the request still failed.")
+        reasons.append(Say.EXPANDABLE_SEGMENTS_ON_AND_FAILED())
     return Vote(
         "R-15 unallocated is not usable", Conclusion.TRUE_OOM, confidence, (*reasons, when), (), vote.missing,
         decisive=False, detail=detail,

@@ -14,6 +14,8 @@ from runbook.diagnosis.growth import host_leaks
 from runbook.model.diagnosis import Detail, Died
 from runbook.model.log import Event, Finding
 from runbook.model.node import NodeVerdict
+from runbook.model.sentences import NOTHING, as_written
+from runbook.model.sentences.of_diagnosis import Say
 
 _COLOCATED = 0.6
 _FAULT_UNCONFIRMED = 0.5
@@ -21,7 +23,7 @@ _FAULT_UNCONFIRMED = 0.5
 _ADVICE_WITHIN = 16 << 10
 _CAPTURE = re.compile(r"Capture (?:CUDA|cuda) graph failed")
 _DETAILS = frozenset(detail.value for detail in Detail)
-_SETTLES_TENANTS = "nvidia-smi of the node at that moment: who held the card's memory"
+_SETTLES_TENANTS = Say.WHO_HELD_THE_CARD()
 
 
 @rule
@@ -35,16 +37,19 @@ def faulty_node(case: Case) -> Vote | None:
     if failing is not None and faulty and failing not in faulty and case.figures.short_bytes is not None:
         return Vote(
             "node check: another GPU is faulty", Conclusion.HARDWARE_FAULT, 0.3,
-            (f"The node check of {judgement.node} found a fault of GPU {', '.join(map(str, faulty))}: "
-             f"{'; '.join(judgement.reasons[:3])}.",),
-            (f"GPU {failing} ran out of memory, and no fault of it was found.",), decisive=False,
+            (Say.FAULT_OF_ANOTHER_GPU(
+                node=judgement.node, faulty=", ".join(map(str, faulty)), reasons="; ".join(judgement.reasons[:3]),
+            ),),
+            (Say.ANOTHER_GPU_RAN_OUT(failing=failing),), decisive=False,
         )
     return Vote(
         "node check: faulty", Conclusion.HARDWARE_FAULT, 0.92 if certain else 0.6,
-        (f"The node check of {judgement.node} found a fault"
-         + (f" of GPU {', '.join(map(str, judgement.faulty_gpus))}" if judgement.faulty_gpus else "")
-         + f": {'; '.join(judgement.reasons[:3]) or 'see its report'}.",),
-        () if certain else ("The log does not say on which node the failing rank ran.",),
+        (Say.NODE_CHECK_FOUND_A_FAULT(
+            node=judgement.node,
+            of_gpus=Say.OF_GPUS(gpus=judgement.faulty_gpus) if judgement.faulty_gpus else NOTHING,
+            reasons="; ".join(judgement.reasons[:3]) or "see its report",
+        ),),
+        () if certain else (Say.NODE_NOT_IN_THE_LOG(),),
     )
 
 
@@ -59,7 +64,8 @@ def by_signature(case: Case) -> tuple[Vote, ...]:
     reason = meant.detail(detail).reason or meant.reason
     vote = Vote(
         f"signature {root.signature}", root.means, root.firmness if root.firmness is not None else meant.confidence,
-        (f"The first failure is {root.signature}: {said(root.excerpt)}", *((reason,) if reason else ())),
+        (Say.FIRST_FAILURE(signature=root.signature, excerpt=said(root.excerpt)),
+         *((as_written(reason),) if reason else ())),
         detail=detail,
     )
     return LINE_RULES[meant.rule](case, root, vote) if meant.rule else (vote,)
@@ -81,9 +87,9 @@ def engine_capture(case: Case) -> Vote | None:
         return None
     return Vote(
         "SGL-02 graph capture", Conclusion.KV_CACHE_SIZING, 0.75,
-        (f"The engine ran out of memory while it captured CUDA graphs: {said(root.excerpt)}",
-         case.kinds.of(Conclusion.KV_CACHE_SIZING).entry.detail(Detail.LOWER_SHARE).reason),
-        missing=("the engine's share and its largest batch for graphs",), detail=Detail.LOWER_SHARE,
+        (Say.ENGINE_RAN_OUT_AT_CAPTURE(excerpt=said(root.excerpt)),
+         as_written(case.kinds.of(Conclusion.KV_CACHE_SIZING).entry.detail(Detail.LOWER_SHARE).reason)),
+        missing=(Say.ENGINE_SHARE_AND_LARGEST_BATCH(),), detail=Detail.LOWER_SHARE,
     )
 
 
@@ -98,34 +104,34 @@ def host_memory(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     pinned = case.reports(root, Event.CARD_OR_PINNED)
     if pinned:
         confidence, detail = min(confidence, 0.6), Detail.PINNED
-        reasons.append("The frames of the traceback pin host memory, and CUDA reports that in the card's words (R-21).")
-        missing.append("ulimit -l and the node's free memory at that moment")
+        reasons.append(Say.FRAMES_PIN_HOST_MEMORY())
+        missing.append(Say.ULIMIT_AND_FREE_MEMORY())
     if steps:
         confidence = max(confidence, 0.97)
-        reasons.append(f"Slurm's accounting says OUT_OF_MEMORY for {', '.join(steps)}.")
+        reasons.append(Say.STOP(said=Say.ACCOUNTING_SAYS_OUT_OF_MEMORY(steps=tuple(steps))))
     elif others:
         confidence = max(confidence, 0.93)
-        reasons.append(f"{others[0].signature} says so too.")
+        reasons.append(Say.SAYS_SO_TOO(signature=others[0].signature))
     elif confidence < 0.9:
-        missing.append("Slurm's accounting (State, MaxRSS, ReqMem) and the kernel log of the node")
+        missing.append(Say.ACCOUNTING_AND_KERNEL_LOG())
     progress, against = case.story.progress, [*vote.against]
     if progress.last_step is not None and progress.last_step == progress.total_steps:
         confidence = min(confidence, 0.85)
-        against.append("The logs reach the last step: the victim may be a helper, and no rank (R-24).")
+        against.append(Say.REACHED_LAST_STEP_SO_PERHAPS_A_HELPER())
     if detail is Detail.NONE:
         named = [one.detail for one in others if one.detail in _DETAILS and one.detail]
         detail = Detail(named[0]) if named else Detail.CGROUP if steps else Detail.NONE
     if detail in (Detail.NONE, Detail.CGROUP, Detail.RAY_MONITOR) and host_leaks(case):
         detail = Detail.LEAK
     if root.fields.tried_bytes is not None:
-        reasons.append(f"It asked for {size(root.fields.tried_bytes)} of host memory.")
+        reasons.append(Say.ASKED_FOR_HOST_MEMORY(tried_bytes=size(root.fields.tried_bytes)))
     told = replace(vote, confidence=confidence, reasons=tuple(reasons), against=tuple(against),
                    missing=tuple(missing), detail=detail)
     if not pinned or steps:
         return (told,)
     return (told, Vote(
         "R-21 device or pinned host memory", Conclusion.CUDA_CONTEXT_OR_DRIVER, 0.3,
-        ("The same words are printed where the card refuses memory outside the allocator.",), decisive=False,
+        (Say.CARD_REFUSES_IN_THE_SAME_WORDS(),), decisive=False,
     ))
 
 
@@ -135,18 +141,17 @@ def broken_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
     if case.reports(root, Event.NO_KERNEL_STAMP):
         vote = replace(vote, reasons=(
             *vote.reasons,
-            "The line stands in the job's own output without the kernel's stamp, and anybody may print it: a hint, "
-            "until the node's own records say so.",
+            Say.WITHOUT_THE_KERNELS_STAMP(),
         ))
     elif case.reports(root, Event.KERNEL_STAMP):
-        vote = replace(vote, reasons=(*vote.reasons, "The kernel's line came through the job's own output."))
+        vote = replace(vote, reasons=(*vote.reasons, Say.KERNEL_LINE_IN_THE_OUTPUT()))
     if judgement is None:
-        return (replace(vote, missing=("the node's own ECC, row remap and XID records",)),)
+        return (replace(vote, missing=(Say.NODES_OWN_RECORDS(),)),)
     if judgement.verdict is not NodeVerdict.CLEAN:
         return (vote,)
     return (replace(
         vote, confidence=min(vote.confidence, _FAULT_UNCONFIRMED),
-        against=(f"The node check of {judgement.node} found no fault, and only the job's own output tells of one.",),
+        against=(Say.NODE_CHECK_FOUND_NO_FAULT(node=judgement.node),),
     ),)
 
 
@@ -155,18 +160,18 @@ def outside_the_allocator(case: Case, root: Finding, vote: Vote) -> tuple[Vote, 
     """R-19, R-21: a refusal without figures, of a call outside the allocator."""
     against, missing = [], [_SETTLES_TENANTS]
     if vote.confidence < 0.5:
-        against.append("The same status comes from a driver mismatch, an earlier fault or an unsupported layout.")
-        missing.append("the first CUDA error of the process (CUDA_LAUNCH_BLOCKING=1)")
+        against.append(Say.SAME_STATUS_FROM_ELSEWHERE())
+        missing.append(Say.FIRST_CUDA_ERROR_OF_PROCESS())
     pinned = case.reports(root, Event.CARD_OR_PINNED)
     if pinned:
-        against.append("Refused pinned host memory prints the same words, and these frames do not tell (R-21).")
-        missing.append("the frames of the call: pin_memory or cudaHostAlloc mean host memory")
+        against.append(Say.PINNED_MEMORY_PRINTS_THE_SAME())
+        missing.append(Say.FRAMES_OF_THE_CALL())
     told = replace(vote, against=tuple(against), missing=tuple(missing))
     if not pinned:
         return (told,)
     return (told, Vote(
         "R-21 device or pinned host memory", Conclusion.HOST_OOM, 0.15,
-        ("Refused pinned host memory is reported in the same words.",), decisive=False, detail=Detail.PINNED,
+        (Say.PINNED_MEMORY_IS_REPORTED_ALIKE(),), decisive=False, detail=Detail.PINNED,
     ))
 
 
@@ -178,8 +183,10 @@ def shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
         fields.tried_bytes is not None and fields.capacity_bytes is not None and fields.allocated_bytes is None
     )
     figure = (
-        f"The engine wants {size(fields.tried_bytes)}, {size(fields.free_bytes)} of {size(fields.capacity_bytes)} "
-        "are free.",
+        Say.ENGINE_WANTS(
+            tried_bytes=size(fields.tried_bytes), free_bytes=size(fields.free_bytes),
+            capacity_bytes=size(fields.capacity_bytes),
+        ),
     ) if at_start and fields.tried_bytes is not None else ()
     told = replace(vote, reasons=(*vote.reasons[:1], *figure, *vote.reasons[1:]))
     if judgement is not None and judgement.verdict is NodeVerdict.OCCUPIED:
@@ -189,8 +196,7 @@ def shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
         told, kind=Conclusion.INFERENCE_RESERVATION, detail=Detail.LOWER_SHARE,
         confidence=min(vote.confidence, 0.75) if shared else 0.3 if at_start else min(vote.confidence, 0.65),
         reasons=(*told.reasons, *(
-            (f"{case.story.framework or 'This job'} runs its trainer on the same cards, which holds the rest: lower "
-             "the engine's share.",) if shared else ()
+            (Say.TRAINER_HOLDS_THE_REST(framework=case.story.framework or "This job"),) if shared else ()
         )),
         missing=(_SETTLES_TENANTS,), decisive=shared or not at_start,
     )
@@ -198,13 +204,13 @@ def shared_card(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
         told, kind=Conclusion.CO_TENANT, detail=Detail.NONE, missing=(_SETTLES_TENANTS,),
         confidence=0.2 if shared or not at_start else min(vote.confidence, UNTOLD), decisive=at_start and not shared,
         reasons=(*told.reasons[:1], *figure,
-                 "Something else holds memory of the card, and the logs do not say what."),
-        against=("A trainer of the same job on the same card looks the same.",),
+                 Say.SOMETHING_ELSE_HOLDS_MEMORY()),
+        against=(Say.TRAINER_LOOKS_THE_SAME(),),
     )
     if stranger.decisive:
-        reason = "If a trainer of this job runs on the same card, the memory is its and the engine's share too large."
+        reason = Say.IF_A_TRAINER_SHARES_THE_CARD()
         return (stranger, replace(engine, reasons=(reason,)))
-    other = "Another job's process would hold the card in the same way."
+    other = Say.ANOTHER_JOB_LOOKS_THE_SAME()
     return (engine, replace(stranger, reasons=(other,), against=()))
 
 
@@ -219,7 +225,7 @@ def failed_program(case: Case, root: Finding, vote: Vote) -> tuple[Vote, ...]:
         return (replace(vote, detail=detail, confidence=firmness),)
     return (replace(
         vote, confidence=0.3, detail=detail, decisive=False,
-        against=(f"Slurm's accounting says OUT_OF_MEMORY for {', '.join(steps)}: this may be its echo.",),
+        against=(Say.MAY_BE_AN_ECHO(told=Say.ACCOUNTING_SAYS_OUT_OF_MEMORY(steps=tuple(steps))),),
     ),)
 
 

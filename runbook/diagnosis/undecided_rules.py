@@ -9,6 +9,8 @@ from runbook.diagnosis.growth import host_leaks, static_or_grown
 from runbook.model.diagnosis import Detail, Died
 from runbook.model.job import JobClass
 from runbook.model.log import SUSPECTED_RANKS, Collateral, DerivedSignature, Event, Finding, FrameworkRole
+from runbook.model.sentences import NOTHING, as_written
+from runbook.model.sentences.of_diagnosis import Say
 
 _BY_SIGKILL = "SIGKILL"
 _BY_SIGTERM = "SIGTERM"
@@ -20,14 +22,13 @@ def without_figures(case: Case) -> Vote | None:
     root, figures = case.root, case.figures
     if root is None or not case.meant.by_figures or figures.available_bytes is not None:
         return None
-    tried = f" It asked for {size(figures.tried)}." if figures.tried is not None else ""
+    tried = Say.ASKED_FOR(tried=size(figures.tried)) if figures.tried is not None else NOTHING
     detail, when = static_or_grown(case)
     return Vote(
         "message without figures", Conclusion.TRUE_OOM, root.firmness if root.firmness is not None else 0.5,
-        (f"{root.signature} says that the device ran out of memory, but not how much was free or reserved.{tried}",
-         "Without these figures a shortage cannot be told from fragmentation or another process; shortage is the more "
-         "common.", when),
-        missing=("the figures of the message (torchelastic's error.json has the whole text), or a memory snapshot",),
+        (Say.DEVICE_RAN_OUT_WITHOUT_FIGURES(signature=root.signature, tried=tried),
+         Say.SHORTAGE_IS_MORE_COMMON(), when),
+        missing=(Say.FIGURES_OF_THE_MESSAGE(),),
         detail=detail,
     )
 
@@ -41,8 +42,7 @@ def engine_process(case: Case) -> Vote | None:
         return None
     return Vote(
         "engine's own process", Conclusion.INFERENCE_RESERVATION, 0.3,
-        ("The traceback is the inference engine's: its share, most of it cache, counts as allocated, and a smaller "
-         "share leaves more for its activations and graphs.",), decisive=False, detail=Detail.LOWER_SHARE,
+        (Say.TRACEBACK_IS_THE_ENGINES(),), decisive=False, detail=Detail.LOWER_SHARE,
     )
 
 
@@ -54,24 +54,24 @@ def by_accounting(case: Case) -> Vote | None:
     if not steps or case.meant.died is Died.MAIN_MEMORY:
         return None
     detail = Detail.LEAK if host_leaks(case) else Detail.CGROUP
-    told = f"Slurm's accounting says OUT_OF_MEMORY for {', '.join(steps)}"
-    not_the_card = case.kinds.of(Conclusion.HOST_OOM).entry.reason
-    helper = "The kernel counts helper processes too: a rank need not have been the victim (R-24)."
-    missing = ("the kernel log of the node, which names the process",)
+    told = Say.ACCOUNTING_SAYS_OUT_OF_MEMORY(steps=tuple(steps))
+    not_the_card = as_written(case.kinds.of(Conclusion.HOST_OOM).entry.reason)
+    helper = Say.VICTIM_MAY_BE_A_HELPER()
+    missing = (Say.KERNEL_LOG_OF_NODE_NAMES(),)
     if root is None:
         return Vote(
-            "Slurm accounting", Conclusion.HOST_OOM, 0.85, (f"{told}; the logs name no other failure.", not_the_card),
+            "Slurm accounting", Conclusion.HOST_OOM, 0.85, (Say.LOGS_NAME_NO_OTHER_FAILURE(told=told), not_the_card),
             (helper,), missing, detail=detail,
         )
     if case.reports(root, Event.EXCEPTION):
         return Vote(
             "Slurm accounting", Conclusion.HOST_OOM, 0.65,
-            (f"{told}; the log's only exception may be what a killed process left behind.", not_the_card),
+            (Say.ONLY_EXCEPTION_MAY_BE_AN_ECHO(told=told), not_the_card),
             (helper,), missing, detail=detail,
         )
     return Vote(
         "Slurm accounting", Conclusion.HOST_OOM, 0.3,
-        (f"{told}, but the first failure of the log is another: a killed helper, or what followed.",), (helper,),
+        (Say.BUT_ANOTHER_FAILURE_WAS_FIRST(told=told),), (helper,),
         missing, decisive=False, detail=detail,
     )
 
@@ -86,7 +86,7 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
     if state is not None and state.job_class in (JobClass.SUCCEEDED, JobClass.CANCELLED, JobClass.STOPPED):
         return (Vote(
             "scheduler state", Conclusion.NOT_OOM, 0.85,
-            (f"The job's state is {state.name}, and its logs show no failure of their own.",),
+            (Say.STATE_AND_NO_FAILURE(name=state.name),),
             detail=Detail.FINISHED if state.job_class is JobClass.SUCCEEDED else Detail.STOPPED,
         ),)
     stopped = _stopped(case, followed)
@@ -100,8 +100,8 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
     if ended is not None:
         return (Vote(
             "ended without a word", Conclusion.UNDETERMINED, 0.6,
-            (f"{ended.excerpt[:1].upper()}{ended.excerpt[1:]}; what it said is not in the logs.",),
-            missing=("the output of the rank that ended first", "Slurm's accounting of every step"),
+            (Say.ITS_WORDS_ARE_NOT_IN_THE_LOGS(upper=ended.excerpt[:1].upper(), excerpt=ended.excerpt[1:]),),
+            missing=(Say.OUTPUT_OF_THE_FIRST_RANK(), Say.ACCOUNTING_OF_EVERY_STEP()),
         ),)
     if any(case.reports(one, Event.WATCHDOG, Event.TRANSFER_BROKE) for one in followed):
         return (_hang(case),)
@@ -113,10 +113,10 @@ def nothing_found(case: Case) -> tuple[Vote, ...]:
         return (at_its_end,)
     return (Vote(
         "no failure found", Conclusion.UNDETERMINED, 0.6, (
-            "The logs show processes that ended, and no line that any signature knows tells why." if followed
-            else "The logs hold no failure that any signature knows.",
+            Say.ENDED_AND_NOTHING_TELLS_WHY() if followed
+            else Say.NO_KNOWN_FAILURE(),
         ),
-        missing=("the logs of all ranks", "Slurm's accounting of every step"),
+        missing=(Say.LOGS_OF_ALL_RANKS(), Say.ACCOUNTING_OF_EVERY_STEP()),
     ),)
 
 
@@ -128,21 +128,20 @@ def _ran_to_its_end(case: Case, hurt: bool) -> Vote | None:
     """The training did all its steps, by its counter or its trainer's words. `hurt`: somebody lost a peer."""
     progress = case.story.progress
     if progress.last_step is not None and progress.last_step == progress.total_steps:
-        told = f"The logs reach the last step ({progress.last_step} of {progress.total_steps}) and show no failure."
+        told = Say.REACHED_LAST_STEP(last_step=progress.last_step, total_steps=progress.total_steps)
     elif any(one.detail == Detail.FINISHED for one in case.story.harmless):
-        told = "The trainer says that it reached the end that was set, and the logs show no failure."
+        told = Say.TRAINER_REACHED_THE_END()
     else:
         return None
     if case.job is not None and case.job.state.job_class is JobClass.FAILED:
         return Vote(
             "failed behind its end", Conclusion.UNDETERMINED, 0.6,
-            (told, f"Slurm says {case.job.state.name} all the same, so what failed came after the training: saving, a "
-             "last evaluation, or a process that ended badly."),
-            missing=("the logs of all ranks", "Slurm's accounting of every step"),
+            (told, Say.FAILED_BEHIND_ITS_END(name=case.job.state.name)),
+            missing=(Say.LOGS_OF_ALL_RANKS(), Say.ACCOUNTING_OF_EVERY_STEP()),
         )
     return Vote(
         "ran to its end", Conclusion.NOT_OOM, 0.55 if hurt else 0.75, (told,),
-        missing=("the job's state from Slurm",), detail=Detail.FINISHED,
+        missing=(Say.JOB_STATE_FROM_SLURM(),), detail=Detail.FINISHED,
     )
 
 
@@ -152,17 +151,17 @@ def _stopped(case: Case, followed: Sequence[Finding | Collateral]) -> Vote | Non
     if any("KeyboardInterrupt" in one.excerpt for one in story.candidates):
         return Vote(
             "interrupted", Conclusion.NOT_OOM, 0.65,
-            ("The only exception is KeyboardInterrupt: a person, or the launcher, sent SIGINT.",),
-            missing=("who sent the signal",), detail=Detail.STOPPED,
+            (Say.ONLY_KEYBOARD_INTERRUPT(),),
+            missing=(Say.WHO_SENT_SIGNAL(),), detail=Detail.STOPPED,
         )
     if all(case.reports(one, Event.CLOSING, Event.BY_CANCELLING) for one in followed) and any(
         "death signal" in one.excerpt for one in story.candidates
     ):
         return Vote(
             "signalled from outside", Conclusion.NOT_OOM, 0.6,
-            ("The launcher received a signal from outside and shut its workers down; nothing had failed before.",),
-            ("The failure of another node, whose log is not here, ends in the same signal.",),
-            ("who sent the signal: Slurm's accounting, and the logs of the job's other nodes",), detail=Detail.STOPPED,
+            (Say.SIGNALLED_FROM_OUTSIDE(),),
+            (Say.ANOTHER_NODE_FAILING_LOOKS_THE_SAME(),),
+            (Say.WHO_SENT_SIGNAL_BY_ACCOUNTING(),), detail=Detail.STOPPED,
         )
     if not any(case.reports(one, Event.STEP_CANCELLED) for one in followed) or not all(
         case.reports(one, Event.BY_CANCELLING) or _is(one, DerivedSignature.RANK_KILLED) for one in followed
@@ -176,49 +175,48 @@ def _stopped(case: Case, followed: Sequence[Finding | Collateral]) -> Vote | Non
         return None
     return Vote(
         "cancelled", Conclusion.NOT_OOM, 0.6,
-        ("Slurm cancelled the step, and the logs hold nothing but what cancelling does to all ranks alike.",),
-        ("A step is cancelled in the same words after a failure that the logs do not show.",),
-        ("who cancelled it: Slurm's accounting (State) and the controller's log",),
+        (Say.ONLY_WHAT_CANCELLING_DOES(),),
+        (Say.CANCELLED_AFTER_A_FAILURE_LOOKS_THE_SAME(),),
+        (Say.WHO_CANCELLED_IT(),),
         detail=Detail.STOPPED,
     )
 
 
 def _lost_rank(connection: bool) -> tuple[Vote, ...]:
     """A connection was lost, or else CUDA failed inside NCCL, and no line says why."""
-    missing = ("the logs of the rank that went away", "Slurm's accounting of every step", "the kernel log of its node")
+    missing = (Say.LOGS_OF_RANK_WENT_AWAY(), Say.ACCOUNTING_OF_EVERY_STEP(), Say.KERNEL_LOG_OF_ITS_NODE())
     if not connection:
         return (Vote(
             "R-19 no word of memory", Conclusion.NOT_OOM, 0.55,
-            ("NCCL reports a failure of CUDA, and neither its last error nor a warning speaks of memory.",),
+            (Say.NCCL_REPORTS_FAILURE_OF_CUDA(),),
             missing=missing,
         ),)
     return (
         Vote(
             "only consequences", Conclusion.UNDETERMINED, 0.6,
-            ("Ranks lost the connection to another one, and no line says why that one went away.",), missing=missing,
+            (Say.RANKS_LOST_CONNECTION(),), missing=missing,
         ),
         Vote(
             "only consequences", Conclusion.HOST_OOM, 0.2,
-            ("A rank that goes away without a word may have been killed, and the OOM killer is one that does so.",),
-            ("Nothing in the log speaks of memory.",), missing, decisive=False,
+            (Say.WENT_AWAY_WITHOUT_A_WORD(),),
+            (Say.NOTHING_SPEAKS_OF_MEMORY(),), missing, decisive=False,
         ),
     )
 
 
 def _killed() -> tuple[Vote, ...]:
     """R-22."""
-    missing = ("Slurm's accounting (State, MaxRSS, ReqMem)", "memory.events of the step's cgroup",
-               "the kernel log of the node")
+    missing = (Say.ACCOUNTING_OF_MEMORY(), Say.MEMORY_EVENTS_OF_STEP_CGROUP(),
+               Say.KERNEL_LOG_OF_NODE())
     return (
         Vote(
             "R-22 SIGKILL of unknown sender", Conclusion.UNDETERMINED, 0.6,
-            ("A process was killed by SIGKILL, and nothing says by whom: the OOM killer, scancel, --kill-on-bad-exit "
-             "and torchrun's teardown send the same signal.",), missing=missing,
+            (Say.KILLED_BY_SOMEBODY(),), missing=missing,
         ),
         Vote(
             "R-22 SIGKILL of unknown sender", Conclusion.HOST_OOM, 0.3,
-            ("SIGKILL without a sender in the log is what the kernel's OOM killer leaves behind.",),
-            ("Nothing in the log speaks of memory.",), missing, decisive=False,
+            (Say.SIGKILL_WITHOUT_SENDER(),),
+            (Say.NOTHING_SPEAKS_OF_MEMORY(),), missing, decisive=False,
         ),
     )
 
@@ -228,10 +226,11 @@ def _hang(case: Case) -> Vote:
     several = len(silent) > 1
     return Vote(
         "only consequences", Conclusion.NOT_OOM, 0.55,
-        ("The logs hold collective timeouts and no word of memory: a hang or a lost rank.",
-         *((f"Rank{'s' if several else ''} {', '.join(map(str, silent[:8]))} printed no timeout and "
-            f"{'are' if several else 'is'} the first suspect.",) if silent else ())),
-        missing=("the logs of the ranks that stay silent", "Slurm's accounting of every step"), detail=Detail.HANG,
+        (Say.ONLY_COLLECTIVE_TIMEOUTS(),
+         *((Say.RANKS_PRINTED_NO_TIMEOUT(
+             s="s" if several else "", silent=", ".join(map(str, silent[:8])), are="are" if several else "is",
+         ),) if silent else ())),
+        missing=(Say.LOGS_OF_RANKS_STAY_SILENT(), Say.ACCOUNTING_OF_EVERY_STEP()), detail=Detail.HANG,
     )
 
 

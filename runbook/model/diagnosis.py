@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from typing import TYPE_CHECKING, Any, Self
 
+from runbook.model.sentences import NOTHING, Sentence
+from runbook.model.sentences.of_diagnosis import Say
+
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
@@ -246,16 +249,16 @@ class Hypothesis:
     kind: Kind
     """One of those that the playbook describes in kinds.yaml."""
     confidence: float
-    reasons: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    reasons: tuple[Sentence, ...] = ()
+    against: tuple[Sentence, ...] = ()
+    missing: tuple[Sentence, ...] = ()
     """Evidence that would settle it."""
     detail: Detail = Detail.NONE
 
     @property
-    def as_objection(self) -> str:
-        """What it says against another hypothesis: "true_oom: …"; "" where it has no reason."""
-        return f"{self.kind}: {self.reasons[0]}" if self.reasons else ""
+    def as_objection(self) -> Sentence:
+        """What it says against another hypothesis: "true_oom: …"; nothing where it has no reason."""
+        return Say.OBJECTION(kind=str(self.kind), reason=self.reasons[0]) if self.reasons else NOTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ def to_contract(story: LogStory, diagnosis: Diagnosis) -> dict[str, object]:
             "kind": str(best.kind),
             "detail": best.detail.value or None,
             "confidence": best.confidence,
-            "reasons": list(best.reasons),
-            "against": list(best.against),
-            "missing": list(best.missing),
+            "reasons": list(map(in_words, best.reasons)),
+            "against": list(map(in_words, best.against)),
+            "missing": list(map(in_words, best.missing)),
         },
         "runners_up": [
             {"kind": str(one.kind), "detail": one.detail.value or None, "confidence": one.confidence}

@@ -11,6 +11,7 @@ from runbook.model.incident import Failure
 from runbook.model.log import LogStory
 from runbook.model.node import NodeVerdict
 from runbook.model.units import NodeName
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps.shared.base import StepContext, StepResult
 
 
@@ -55,6 +56,6 @@ def _nodes_to_avoid(failure: Failure, best: Hypothesis) -> list[NodeName]:
 
 def _why_no_further(diagnosis: Diagnosis) -> str:
     best = diagnosis.best
-    reason = best.reasons[0] if best.reasons else "the evidence does not decide"
-    missing = f" What would settle it: {'; '.join(best.missing)}." if best.missing else ""
+    reason = in_words(best.reasons[0]) if best.reasons else "the evidence does not decide"
+    missing = f" What would settle it: {'; '.join(map(in_words, best.missing))}." if best.missing else ""
     return f"The cause is {best.kind.entry.named}: {reason}.{missing}".replace("..", ".")

@@ -8,6 +8,7 @@ from enum import StrEnum
 from runbook.model.incident import Incident, IncidentState, Milestone
 from runbook.model.node import GpuProcess, NodeAction, NodeVerdict
 from runbook.model.units import in_gib
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps.shared.base import StepContext, StepResult
 
 
@@ -68,7 +69,7 @@ def _to_do(incident: Incident) -> list[str]:
             to_do.append(f"Check {judgement.node} by hand: {reason}.")
     unseen = any(judgement.verdict is NodeVerdict.UNKNOWN for judgement in failure.judgements)
     if failure.diagnosis and failure.diagnosis.best.missing and not unseen:
-        to_do.append("Get what is missing: " + "; ".join(failure.diagnosis.best.missing) + ".")
+        to_do.append("Get what is missing: " + "; ".join(map(in_words, failure.diagnosis.best.missing)) + ".")
     if not failure.job.state.job_class.ended:
         to_do.append(f"Job {failure.job.id} still holds its nodes: `scancel {failure.job.id}` when it is not needed.")
     if incident.trigger != "files":

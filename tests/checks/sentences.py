@@ -25,6 +25,8 @@ ROOMS = ("remedy", "template", "steps", "logs", "diagnosis")
 WORDINGS = "runbook.model.sentences"
 _WORDS = re.compile(r"[A-Za-z]{2,} (?=[a-zA-Z{0-9])|\} [a-z]")
 _FEWEST = 2
+_NAMED_FIRST = frozenset({"Vote"})
+"""Whose first argument is a name: that of a rule, as the document of rules has it."""
 _PATTERNS = frozenset({"compile", "search", "match", "fullmatch", "finditer", "findall", "sub", "split"})
 
 
@@ -49,6 +51,8 @@ def _sentences(file: str, tree: ast.AST, within: str = "module") -> Iterator[Fin
                 yield Finding(file, node.lineno, within)
             if isinstance(node, ast.Constant):
                 continue
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NAMED_FIRST:
+            node.args = node.args[1:]
         inner = node.name if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else within
         yield from _sentences(file, node, inner)
 

@@ -17,6 +17,7 @@ from runbook.model.log import Finding, LogStory, MemoryFields, MemorySample, Pro
 from runbook.model.node import GpuFacts, GpuProcess, NodeFacts, NodeJudgement, NodeVerdict, Reach
 from runbook.model.units import GIB, MIB, Bytes, JobId, NodeName, UserName
 from runbook.report.contract import to_contract
+from runbook.report.vocabulary.sentences import in_words
 from tests.kinds import MEANINGS, Kind
 
 sizes = st.integers(0, 200 * GIB).map(Bytes)
@@ -217,7 +218,8 @@ def test_an_unknown_node_is_named_as_missing_and_only_then(verdict: NodeVerdict)
     fields = message(2 * GIB, GIB // 2, 70 * GIB, GIB // 2)
     judgement = NodeJudgement(NodeName("gpu-22"), verdict, ("why",), missing=("ssh timed out",))
     best = diagnose(story(fields), meanings=MEANINGS, job=None, judgements=[judgement]).best
-    assert any("gpu-22" in one and "ssh timed out" in one for one in best.missing) is (verdict is NodeVerdict.UNKNOWN)
+    named = any("gpu-22" in one and "ssh timed out" in one for one in map(in_words, best.missing))
+    assert named is (verdict is NodeVerdict.UNKNOWN)
     assert (best.kind == Kind.HARDWARE_FAULT) is (verdict is NodeVerdict.FAULTY)
 
 

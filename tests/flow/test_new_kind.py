@@ -25,6 +25,7 @@ from runbook.report.json_documents import dump_incident, load_incident
 from runbook.report.narrative import what_happened
 from runbook.report.summary import summarize
 from runbook.report.text.diagnosis_text import render_diagnosis
+from runbook.report.vocabulary.sentences import in_words
 from runbook.steps import classify
 from runbook.steps.shared.base import load_playbook
 from tests.flow.test_nodes_of_a_log import begun
@@ -86,7 +87,7 @@ def best(playbook: Path) -> Hypothesis:
 def test_it_is_diagnosed_and_titled(playbook: Path) -> None:
     found = best(playbook)
     assert (found.kind, found.confidence) == ("scratch_full", 0.77)
-    assert found.kind.entry.reason in found.reasons
+    assert found.kind.entry.reason in map(in_words, found.reasons)
     meanings = signatures(playbook).meanings
     told = render_diagnosis(read(playbook), diagnose(read(playbook), meanings=meanings, job=None), meanings)
     assert told.startswith("Scratch file system full, confidence 0.77\n")
@@ -186,7 +187,7 @@ def test_a_new_engine_beside_a_trainer_shares_its_card(playbook: Path, document:
     told = LogReader(known).read([("train.out", io.BytesIO(text), len(text))])
     found = diagnose(told, meanings=known.meanings, job=None).best
     assert found.kind == "inference_reservation"
-    assert any(SHARED in reason for reason in found.reasons) is shared
+    assert any(SHARED in in_words(reason) for reason in found.reasons) is shared
 
 
 def test_an_engine_that_no_document_describes_is_refused(playbook: Path) -> None:

@@ -251,10 +251,11 @@ def wrong(case: Case, result: Told) -> list[str]:
             check(name, wanted_ranks, members)
     if expect.harmless is not None:
         check("harmless", expect.harmless, tuple(one.signature for one in story.harmless))
-    for name, words, sentences in (
+    for name, words, told in (
         ("reasons", expect.reasons_say, best.reasons), ("against", expect.against_says, best.against),
-        ("missing", expect.missing_says, best.missing), ("notes", expect.notes_say, tuple(map(in_words, story.notes))),
+        ("missing", expect.missing_says, best.missing), ("notes", expect.notes_say, story.notes),
     ):
+        sentences = tuple(map(in_words, told))
         found += [f"{name}: {one!r} is not in {list(sentences)}" for one in words
                   if not any(one in sentence for sentence in sentences)]
     return found

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from runbook.report.contract import to_contract
+from runbook.report.vocabulary.sentences import in_words
 from tests.kinds import Kind
 from tests.logs import corpus
 from tests.logs.corpus import NOT_MEMORY, UNSET, Case, Told
@@ -37,7 +38,9 @@ def test_case(case: Case) -> None:
     if case.known_wrong:
         assert wrong, f"{case.id} is right now: delete its known_wrong"
         pytest.xfail("; ".join([*wrong, f"known: {case.known_wrong}"]))
-    assert not wrong, "\n".join([*wrong, f"root cause: {result.story.root_cause}", *diagnosis.best.reasons])
+    assert not wrong, "\n".join([
+        *wrong, f"root cause: {result.story.root_cause}", *map(in_words, diagnosis.best.reasons),
+    ])
 
 
 def test_what_is_no_oom_is_never_called_one_with_high_confidence() -> None:

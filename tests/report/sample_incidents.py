@@ -268,17 +268,19 @@ TRUE_OOM = Diagnosis(
     Hypothesis(
         Kind.TRUE_OOM,
         0.93,
-        reasons=(
+        reasons=tuple(map(as_written, (
             "Allocated 73.61 GiB of 74.85 GiB reserved: the allocator held only 1.24 GiB that was not in use.",
             "Defragmenting perfectly would give 1.24 GiB; together with 1.13 GiB free that is less than the "
             "2.50 GiB asked for.",
-        ),
-        against=("Steps before 1200 passed: longer samples in this batch are likely; bucketing would also mend that.",),
-        missing=("memory_summary() at the failure",),
+        ))),
+        against=(as_written(
+            "Steps before 1200 passed: longer samples in this batch are likely; bucketing would also mend that."
+        ),),
+        missing=(as_written("memory_summary() at the failure"),),
         detail=Detail.GROWN,
     ),
     runners_up=(
-        Hypothesis(Kind.FRAGMENTATION, 0.05, against=("expandable_segments:True was already set",)),
+        Hypothesis(Kind.FRAGMENTATION, 0.05, against=(as_written("expandable_segments:True was already set"),)),
         Hypothesis(Kind.MEMORY_LEAK, 0.02),
     ),
     rules=("R-04 perfect defragmentation", "R-07 node is clean"),
@@ -629,8 +631,8 @@ def hardware_fault() -> Incident:
         Hypothesis(
             Kind.HARDWARE_FAULT,
             0.9,
-            reasons=("XID 48 on the failing rank's GPU within the job's window.",),
-            missing=("field diagnostic",),
+            reasons=(as_written("XID 48 on the failing rank's GPU within the job's window."),),
+            missing=(as_written("field diagnostic"),),
         ),
         (Hypothesis(Kind.TRUE_OOM, 0.08),),
     )
@@ -694,8 +696,9 @@ def co_tenant() -> Incident:
                 ),
             ),
             (),
-            Diagnosis(Hypothesis(Kind.CO_TENANT, 0.97, reasons=("31.20 GiB of GPU 3 belong to pid 9122, not to the "
-                                                                "job.",))),
+            Diagnosis(Hypothesis(Kind.CO_TENANT, 0.97, reasons=(
+                as_written("31.20 GiB of GPU 3 belong to pid 9122, not to the job."),
+            ))),
         ),
         attempts=(), plan=None, patch=None, no_plan=NoPlan(
             as_written("No lever of the job's own helps against a co-tenant.")
@@ -771,8 +774,8 @@ def hostile() -> Incident:
         gpu.processes if isinstance(gpu.processes, tuple) else (),
     )
     diagnosis = Diagnosis(
-        Hypothesis(Kind.UNDETERMINED, 0.2, (HOSTILE,) * 200, (HOSTILE,) * 200, (HOSTILE,) * 200),
-        tuple(Hypothesis(kind, 0.01, (HOSTILE,)) for kind in KINDS.values()),
+        Hypothesis(Kind.UNDETERMINED, 0.2, *((as_written(HOSTILE),) * 200,) * 3),
+        tuple(Hypothesis(kind, 0.01, (as_written(HOSTILE),)) for kind in KINDS.values()),
     )
     failure = Failure(
         job,

@@ -141,6 +141,7 @@ def page_environment() -> Environment:
         finalize=_finalize,
     )
     pages.filters.update(
+        in_words=in_words,
         size=size,
         figure=_figure,
         moment=moment,

@@ -53,9 +53,9 @@ def render_diagnosis(story: LogStory, diagnosis: Diagnosis, meanings: Meanings, 
         *_row("where", _where(root), width, whole=True),
         *_excerpt(root, width),
         *_figures(root, width),
-        *_items("why" if best.kind.entry.died is Died.UNKNOWN else "for it", best.reasons, width),
+        *_items("why" if best.kind.entry.died is Died.UNKNOWN else "for it", tuple(map(in_words, best.reasons)), width),
         *_items("against it", _against(diagnosis), width),
-        *_items("would settle", best.missing, width),
+        *_items("would settle", tuple(map(in_words, best.missing)), width),
         *_row("could also be", ", ".join(
             f"{titles.diagnosis_title(one)} {one.confidence:.2f}" for one in diagnosis.runners_up
         ), width),
@@ -112,10 +112,10 @@ def _first(story: LogStory, best: Hypothesis, suspected: Sequence[Finding]) -> s
 def _against(diagnosis: Diagnosis) -> list[str]:
     """The strongest other kind stands with its title in front of its reason."""
     told = {
-        one.as_objection: f"for “{one.kind.entry.title}”: {one.reasons[0]}"
+        in_words(one.as_objection): f"for “{one.kind.entry.title}”: {in_words(one.reasons[0])}"
         for one in diagnosis.runners_up if one.reasons
     }
-    return [told.get(reason, reason) for reason in diagnosis.best.against]
+    return [told.get(reason, reason) for reason in map(in_words, diagnosis.best.against)]
 
 
 def _who(root: Finding) -> str:

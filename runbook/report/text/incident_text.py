@@ -138,7 +138,7 @@ def _diagnosis(incident: Incident) -> Iterator[str]:
     for heading, items in (("for it", best.reasons), ("against it", best.against), ("missing", best.missing)):
         if items:
             yield f"  {heading}:"
-            yield from _items(items, indent="    ")
+            yield from _items(tuple(map(in_words, items)), indent="    ")
     if diagnosis.runners_up:
         told = ", ".join(
             f"{titles.diagnosis_title(other)} {titles.percent(other.confidence)}"
