@@ -158,7 +158,7 @@ def test_who_has_long_paths_for_thousands_of_tasks_fills_no_memory_and_keeps_nob
     held = sum(len(path) for followed in followers._jobs.values() for path in followed.paths)
     assert held < MOST_PATH_BYTES // 3, "a third of what all may have"
     words = followers.problem()
-    assert f"of {EVE} are not watched" in words and BOB not in words
+    assert f"not all logs of jobs of {EVE} are watched" in words and BOB not in words
     with log.open("a") as stream:
         stream.write("CUDA out of memory\n")
     _until(followers, lambda told: any(one.job == "900" for one in told))

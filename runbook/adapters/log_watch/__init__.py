@@ -195,12 +195,10 @@ class LogFollowers:
 
     def problem(self) -> str:
         """Whose jobs' logs are not all followed; "" where all are."""
-        cut = [followed for followed in self._jobs.values() if followed.cut]
-        owners = ", ".join(sorted({followed.owner for followed in cut})[:_MOST_NAMED])
-        return (
-            f"{sum(followed.cut for followed in cut)} logs of {len(cut)} jobs of {owners} are not watched: their paths"
-            " take more than one owner may have"
-        ) if cut else ""
+        owners = sorted({followed.owner for followed in self._jobs.values() if followed.cut})[:_MOST_NAMED]
+        # Without numbers, which change: it is said anew when it is another problem.
+        words = f"not all logs of jobs of {', '.join(owners)} are watched: their paths take more than one owner may have"
+        return words if owners else ""
 
     def forget(self, job: JobId) -> None:
         followed = self._jobs.pop(job, None)
