@@ -196,8 +196,8 @@ class LogFollowers:
     def problem(self) -> str:
         """Whose jobs' logs are not all followed; "" where all are."""
         owners = sorted({followed.owner for followed in self._jobs.values() if followed.cut})[:_MOST_NAMED]
-        # Without numbers, which change: it is said anew when it is another problem.
-        words = f"not all logs of jobs of {', '.join(owners)} are watched: their paths take more than one owner may have"
+        # Without numbers, which change: it is said once.
+        words = f"not all logs of jobs of {', '.join(owners)} are watched: their paths take more than one may have"
         return words if owners else ""
 
     def forget(self, job: JobId) -> None:
