@@ -165,6 +165,7 @@ def _lever(document: LeverDocument, rule: LeverRule) -> tuple[Row, ...]:
         ("versions", ", ".join(rule.versions)),
         *listed("needs", [_condition(document, need) for need in rule.needs]),
         *listed("must hold", [_condition(document, need) for need in rule.holds]),
+        *listed("tells", [item.says for item in rule.cautions]),
         *listed("not beside", [_conflict(document, conflict) for conflict in rule.conflicts]),
         *listed("ladders", ladders),
         ("source", rule.source),

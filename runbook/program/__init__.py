@@ -18,16 +18,17 @@ from runbook.program.numbers import (
     configurations_opened,
     configurations_said,
     may_be_configuration,
+    number_given,
     printed_constants,
     program_constants,
-    text_that_runs,
+    texts_that_run,
 )
 from runbook.program.sources import Sources
 from runbook.program.walkthrough import Reader
 
 __all__ = [
-    "configurations_opened", "configurations_said", "may_be_configuration", "printed_constants", "program_constants",
-    "program_text", "read_program", "text_that_runs",
+    "configurations_opened", "configurations_said", "may_be_configuration", "number_given", "printed_constants",
+    "program_constants", "program_text", "read_program", "texts_that_run",
 ]
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from runbook.model.program import ConstantPlace, ProgramConstant
 from runbook.program.sources import parsed
@@ -18,6 +19,7 @@ from runbook.program.sources import parsed
 _MOST_CONSTANTS = 2_000
 _LARGEST = 10**12
 _MOST_STATEMENTS = 60_000
+_LONGEST_NAME = 200
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 Told = bool | float | str
 """An option's value: a switch's, a number, a text."""
@@ -32,19 +34,44 @@ def program_constants(
     `files`: path and text, the programs' own first. `given`: by the name of an option in the program, its value.
     `entries`: the paths of the programs themselves, whose part under `__name__ == "__main__"` runs. `unread_too`: a
     module's variables count though nothing there reads them, as in a configuration."""
+    walk = _walked(tuple(files), tuple(given.items()), frozenset(entries), unread_too)
+    return walk.constants_found([path for path, _ in files]) if walk is not None else ()
+
+
+@lru_cache(maxsize=4)
+def _walked(
+    files: tuple[tuple[str, str], ...], given: tuple[tuple[str, Told], ...], entries: frozenset[str], unread_too: bool
+) -> _Walk | None:
+    """None: too deep. What calls hand on is known once all of them are seen, so that the way is walked twice."""
     trees = [(path, tree) for path, text in files if (tree := parsed(text.encode("utf-8", "replace"))) is not None]
     handed: dict[str, bool | None] | None = None
-    # What calls hand on is known once all of them are seen, so that the way is walked twice.
     for _ in range(2):
-        walk = _Walk(dict(given), frozenset(entries), unread_too, handed)
+        walk = _Walk(dict(given), entries, unread_too, handed)
         for path, tree in trees:
             walk.add(path, tree)
         try:
-            found = walk.found([path for path, _ in files])
+            walk.go()
         except RecursionError:
-            return ()
+            return None
         handed = walk.passed
-    return found
+    return walk
+
+
+def texts_that_run(
+    files: Sequence[tuple[str, str]], given: Mapping[str, Told], entries: Sequence[str], named: Iterable[str] = ()
+) -> tuple[tuple[str, str], ...]:
+    """The programs' files, each line where it was: without the branches that the options leave out, the declarations of
+    the options, whose help speaks of what they do, and the functions and classes of modules beside the programs to which
+    no way leads. As they are where they are no Python. `given` as above.
+
+    `named`: words of commands and configurations, which may choose a class by its name, as any short text of the program
+    may; where a program makes up such a name nothing is left out for that."""
+    walk = _walked(tuple(files), tuple(given.items()), frozenset(entries), False)
+    gone: set[int] = set()
+    if walk is not None and not walk.makes_up_names():
+        gone = walk.apart().unreached(named)
+    trees = {module.path: module.tree for module in walk.modules} if walk is not None else {}
+    return tuple((path, _running(text, trees.get(path), given, gone)) for path, text in files)
 
 
 @dataclass(slots=True)
@@ -71,9 +98,13 @@ class _Walk:
     """By the name of an argument: the switch that calls hand on; None where they differ, or it is not known."""
     takers: dict[str, int] = field(default_factory=dict)
     """By the name of an argument: how many functions have one of that name."""
+    told_elsewhere: set[int] = field(default_factory=set)
+    """What is handed to a log or a tracker, which sets nothing."""
     seen: set[int] = field(default_factory=set)
     ahead: list[tuple[_Module, _Definition, str]] = field(default_factory=list)
     statements: int = 0
+    silent: bool = False
+    """Whether numbers are left out."""
 
     def add(self, path: str, tree: ast.Module) -> None:
         module = _Module(path, tree)
@@ -83,12 +114,45 @@ class _Walk:
             for item in node.args.args if not isinstance(node, ast.ClassDef) else ():
                 self.takers[item.arg] = self.takers.get(item.arg, 0) + 1
 
-    def found(self, order: Sequence[str]) -> tuple[ProgramConstant, ...]:
+    def go(self) -> None:
         for module in self.modules:
             self.block(module, module.tree.body, "", own=True)
+        self._go_on()
+
+    def _go_on(self) -> None:
         while self.ahead:
             module, node, inside = self.ahead.pop(0)
             self.definition(module, node, inside)
+
+    def apart(self) -> _Walk:
+        """To be gone on with, while what was found stays."""
+        return replace(self, used=set(self.used), seen=set(self.seen), ahead=[], silent=True)
+
+    def unreached(self, names: Iterable[str]) -> set[int]:
+        """The functions and classes of modules beside the programs that nothing reaches, these words neither."""
+        texts = (
+            node.value for module in self.modules for node in ast.walk(module.tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < _LONGEST_NAME
+        )
+        for name in self.defined.keys() & {part for text in (*names, *texts) for part in re.split(r"\W+", text)}:
+            self.reach(name)
+        self._go_on()
+        return {
+            id(node) for found in self.defined.values() for module, node, inside in found
+            if not inside and module.path not in self.entries and id(node) not in self.seen and not node.decorator_list
+        }
+
+    def makes_up_names(self) -> bool:
+        """Whether a class or function is called by a name that is put together (`getattr(losses, f"{kind}Loss")`)."""
+        for module in self.modules:
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.Call) and _name_of(node.func) in ("eval", "getattr", "import_module") and any(
+                    isinstance(item, ast.JoinedStr | ast.BinOp) for item in node.args[-2:]
+                ):
+                    return True
+        return self.statements > _MOST_STATEMENTS
+
+    def constants_found(self, order: Sequence[str]) -> tuple[ProgramConstant, ...]:
         read = dict[str, list[ProgramConstant]]()
         for module in self.modules:
             whole = self.unread_too or module.path in self.entries
@@ -162,6 +226,11 @@ class _Walk:
             self.constants(module, child, within, False)
 
     def constants(self, module: _Module, node: ast.AST, within: str, own: bool) -> None:
+        if self.silent or id(node) in self.told_elsewhere:
+            return
+        if isinstance(node, ast.Call) and _TELLS.search(ast.unparse(node.func)):
+            self.told_elsewhere |= {id(item) for item in ast.walk(node)}
+            return
         for name, value in _named_values(node):
             if isinstance(value, ast.Constant) and type(value.value) is int and abs(value.value) < _LARGEST:
                 module.constants.append((ProgramConstant(name, value.value, module.path, value.lineno, within), own))
@@ -226,17 +295,15 @@ def _compared(told: Told, by: ast.cmpop, other: ast.expr) -> bool | None:
 _DECLARES = ("add_argument",)
 
 
-def text_that_runs(text: str, given: Mapping[str, Told]) -> str:
-    """A program's text without the branches that its options leave out, and without the declarations of its options,
-    whose help speaks of what they do; each line where it was. As it is where it is no Python. `given` as in
-    `program_constants`."""
-    tree = parsed(text.encode("utf-8", "replace"))
+def _running(text: str, tree: ast.Module | None, given: Mapping[str, Told], gone: set[int]) -> str:
     if tree is None:
         return text
     walk, module = _Walk(dict(given), frozenset(), False), _Module("", tree)
     running = _Running(re.split("\r\n|\r|\n", text))
     for node in ast.walk(tree):
-        if isinstance(node, ast.If):
+        if id(node) in gone and isinstance(node, ast.stmt):
+            running.leave_out([node])
+        elif isinstance(node, ast.If):
             truth = walk.truth(node.test, module)
             running.leave_out(node.body if truth is False else node.orelse if truth is True else [])
             if truth is False:
@@ -289,9 +356,17 @@ def _definitions(body: Iterable[ast.stmt], inside: str) -> Iterator[tuple[str, _
                 ahead += [(item, of) for item in getattr(node, name, ()) or ()]
 
 
+_TELLS = re.compile(
+    r"(?i)\b(?:wandb|mlflow|tensorboard|swanlab|neptune|comet\w*|clearml|task|run|writer|logg?er|logging|tracker\w*)\."
+    r"(?:init|log\w*|config\.update|update_config|add_\w+|connect\w*|info|debug|warning)$"
+    r"|\b(?:init_trackers|log_hyperparams|log_params|save_hyperparameters|print|WandbLogger)$"
+)
+"""Calls that tell somebody of settings."""
+
+
 def _named_values(node: ast.AST) -> list[tuple[str, ast.expr]]:
     if isinstance(node, ast.Assign):
-        return [(_name_of(target), node.value) for target in node.targets]
+        return [pair for target in node.targets for pair in _assigned(target, node.value)]
     if isinstance(node, ast.AnnAssign) and node.value is not None:
         return [(_name_of(node.target), node.value)]
     if isinstance(node, ast.Dict):
@@ -302,6 +377,16 @@ def _named_values(node: ast.AST) -> list[tuple[str, ast.expr]]:
     if isinstance(node, ast.Call):
         return [(item.arg, item.value) for item in node.keywords if item.arg]
     return []
+
+
+def _assigned(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr]]:
+    """One by one where as many values stand on the right as names on the left: `STEPS, BATCH = 1000, 32`."""
+    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
+        starred = any(isinstance(item, ast.Starred) for item in (*target.elts, *value.elts))
+        if starred or len(target.elts) != len(value.elts):
+            return []
+        return [pair for one, given in zip(target.elts, value.elts) for pair in _assigned(one, given)]
+    return [(_name_of(target), value)]
 
 
 def _name_of(target: ast.expr) -> str:
@@ -342,6 +427,21 @@ def printed_constants(path: str, text: str) -> tuple[ProgramConstant, ...]:
             if name in found and found[name].value != int(match[2]):
                 counters.add(name)
     return tuple(item for name, item in found.items() if name not in counters)
+
+
+def number_given(text: str, spellings: Sequence[str], name: str) -> tuple[int, int] | None:
+    """The number that a log shows the command's option with, and its line: in a command that was printed
+    (`--batch_size 4`) or in its parser's outcome (`Namespace(batch_size=4, …)`). None where it shows none, or two."""
+    options = "|".join(re.escape(item) for item in spellings if item.startswith("-"))
+    shown = re.compile(
+        rf"""(?<![\w-])(?:{options or "(?!)"})(?:\s+|=)["']?(\d{{1,7}})(?![\w.])"""
+        rf"""|(?<![\w.-]){re.escape(name)}=(\d{{1,7}})(?=[,)])"""
+    )
+    found = {
+        int(match[1] or match[2]): number for number, line in enumerate(text.splitlines(), start=1)
+        for match in shown.finditer(line[: 20 * _MOST_CHARACTERS])
+    }
+    return next(iter(found.items())) if len(found) == 1 else None
 
 
 def configurations_said(text: str) -> tuple[str, ...]:

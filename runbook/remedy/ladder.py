@@ -36,6 +36,8 @@ of the allocator that frees next to nothing would take the place of a question."
 _MOST_SIZES = 128
 _MOST_PAIRS = 30
 
+_INDIVISIBLE = frozenset({Say.SMALL_AS_IT_GETS, Say.BATCH_COUNTS_PASSES})
+
 Foresee = Callable[[Sequence[LeverUse]], Foreseen | None]
 """What a job is foreseen to need with these levers together; None where figures of the job do not carry so far."""
 
@@ -171,7 +173,8 @@ def _down_the_ladder(
     if best is not None:
         return Plan(uses=best.uses, refused=tuple(refused[: best.rung]), system=system.id, ladder=ladder.id)
     if asked is None:
-        asked = _nothing_left(refused, as_written(ladder.question), context)
+        closing = ladder.indivisible if any(item.why.code in _INDIVISIBLE for item in refused) else ""
+        asked = _nothing_left(refused, as_written(closing or ladder.question), context)
         if ladder.told:
             asked = replace(asked, why=Say.LADDER_AND(ladder=as_written(ladder.why), why=asked.why))
     if asked.exhausted and another is not None:
@@ -278,6 +281,8 @@ def use_lever(
     shown = "; ".join(f"{condition_of(edit.spellings[0])[0]} {edit.old or '(not set)'} → {edit.new}" for edit in edits)
     if key in tried:
         raise Refused(Say.TRIED(why=tried[key], shown=shown))
+    told = [item.says for item in rule.cautions if refusal_of(partial(require, context, item)) is not None]
+    shown = "; ".join((shown, *told))
     question = as_written(rule.consent)
     if not question and rule.effect is Effect.TRAINING:
         question = Say.MAY_EXPERIMENT_BE_CHANGED(shown=shown, cost=rule.cost)
@@ -396,7 +401,8 @@ def _another_experiment(rule: LeverRule, why: Refusal) -> NoPlan:
 def _nothing_left(refused: Sequence[RefusedLever], question: Sentence, context: LeverContext) -> NoPlan:
     """What a person may decide is asked; where only another experiment is left, so is what would keep this one."""
     asking = [item for item in refused if item.needs_person]
-    first = next(iter(asking or refused), None)
+    likely = [item for item in refused if item.why.code is not Say.PROGRAM_CODE_DOES_NOT_SHOW]
+    first = next(iter(asking or likely or refused), None)
     title = context.template.system.lever(first.lever).title if first is not None else ""
     reason = Say.FIRST_REFUSED(title=title, why=first.why) if first is not None else NOTHING
     if asking and context.template.system.lever(asking[0].lever).effect is Effect.TRAINING and question:

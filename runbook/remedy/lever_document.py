@@ -255,6 +255,8 @@ class Need(Document):
 
     constraint: str
     arguments: dict[str, Value | tuple[Value, ...]] = {}
+    says: str = ""
+    """Of a caution: what is told where it does not hold."""
 
 
 class Conflict(Condition):
@@ -283,6 +285,8 @@ class LeverRule(Document):
     holds: tuple[Need, ...] = ()
     """Conditions on the template as it would be with the edits."""
     conflicts: tuple[Conflict, ...] = ()
+    cautions: tuple[Need, ...] = ()
+    """No reasons against the lever; told beside its values."""
     versions: tuple[str, ...] = ()
     """The versions that have the lever, by their ids; empty: all. For another version it stands on no ladder."""
     named: tuple[str, ...] = ()
@@ -310,6 +314,8 @@ class Ladder(Document):
     source: str
     question: str = ""
     """What to ask where no lever of the ladder fits."""
+    indivisible: str = ""
+    """The same where the samples of a pass cannot be fewer, so that more of what shares them frees nothing."""
     told: bool = False
     """Its `why` is told to a person, too, where none fits: it says what would not help."""
 

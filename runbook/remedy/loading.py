@@ -119,7 +119,7 @@ def _common(folder: Path) -> list[Path]:
 _NAME_PARAMETERS = frozenset({
     "parameter", "parameters", "longest", "degree", "degrees", "part", "whole", "heads", "kv_heads", "vocabulary",
     "hidden", "buffer", "budget", "newer", "as", "experts", "unless", "layers", "stages", "other", "like",
-    "micro", "by", "sequence", "config", "keys", "total", "size", "groups", "ranks", "also",
+    "micro", "accumulation", "by", "sequence", "config", "keys", "total", "size", "groups", "ranks", "also",
 })
 """Arguments of functions and constraints whose values are ids of parameters."""
 
@@ -137,7 +137,7 @@ def check_document(document: LeverDocument, name: str, kinds: Kinds) -> Iterator
 
     for rule in document.levers:
         path = f"levers.{rule.id}"
-        conditions = (*rule.needs, *rule.holds)
+        conditions = (*rule.needs, *rule.holds, *rule.cautions)
         yield from missing(path, [edit.parameter for edit in rule.edits], parameters, "parameter")
         beside = [name for conflict in rule.conflicts for name in conflict.parameters]
         yield from missing(path, beside, parameters, "parameter")

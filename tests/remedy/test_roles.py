@@ -173,7 +173,6 @@ def test_a_flag_of_the_parser_is_added_without_a_value(tmp_path: Path) -> None:
 def test_a_program_that_does_not_accumulate_is_asked_for_another_experiment(tmp_path: Path) -> None:
     _, plan, _ = _proposed(tmp_path, "torchrun train.py --batch_size 8")
     assert isinstance(plan, NoPlan) and "--batch_size 8 → 4" in in_words(plan.question)
-    assert "--option" in in_words(plan.question)
 
 
 def test_the_option_that_a_person_names_is_the_batch(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ class Say(Wording):
     ATTENTION_HEADS_NOT_KNOWN = "how many attention heads the model has is not in the template"
     A_MULTIPLE_OF = "a multiple of {samples}"
     BATCH_CANNOT_BE_PINNED = "the global batch size is not set and cannot be pinned: {why}"
+    BATCH_COUNTS_PASSES = "{spelling} counts the passes of an optimizer step ({place}): a smaller one frees nothing"
     BATCH_DOES_NOT_DIVIDE_AMONG_RANKS = "a global batch of {total} does not divide among {fewer} ranks"
     BATCH_IS_PINNED = "the global batch was micro-batch × ranks = {total} by default; it is pinned there"
     BATCH_NOT_DESCRIBED = "the system's document does not say what makes up the global batch"
@@ -184,6 +185,7 @@ class Say(Wording):
     LONGEST_SEQUENCE_HAS_TO_FIT = (
         "{spelling} is {present} already, and the longest sequence of {longest} tokens has to fit"
     )
+    LOOP_DOES_NOT_ACCUMULATE = "{place} steps in every pass, whatever {spelling} says: the loop does not accumulate"
     MADE_STEPS_AND_PRINTS_NO_MEMORY = (
         "the job made {last_step} steps before, and its log prints no main memory along them"
     )
@@ -241,6 +243,7 @@ class Say(Wording):
     NODEFILE_NAMES_JOB_NODES = "--nodefile names the job's nodes"
     NODELIST_ASKS_FOR_MORE = "--nodelist={named} asks for {kept} of the nodes, and {left} are free"
     NODES_NOT_KNOWN = "how many nodes the job has is not known"
+    NOMINAL_BATCH_IS_NO_MULTIPLE = "the nominal batch of {nominal} at {place} is no multiple of the batch of {present}"
     NONE_IS_SET = "none of {shown} is set"
     NONE_OF_ALLOWED = "{spelling} is {present!r}, which is none of {allowed:, }"
     NOTHING_NEWER_WILL_BE_SAVED = "nothing newer will be saved: {why}"
@@ -387,6 +390,9 @@ class Say(Wording):
         "one request alone is {times:.1f} times the GPU, so the steps up to 1/{factor} are left out"
     )
     STEPS_MADE_NOT_KNOWN = "how many steps the job made before is not known"
+    STEPS_OUTSIDE_OF_ACCUMULATION = (
+        "{call} at {place} runs in every pass, not as {spelling} says, so that accumulation would mix or lose gradients"
+    )
     SUBMIT_WITH_NODES_LEFT = "Submit it with the nodes that are left in that file."
     TEMPLATE_DOES_NOT_SET = "the template does not set it"
     THIS_IS_ANOTHER_VERSION = "{why}, and this is {title} {possible: or }"

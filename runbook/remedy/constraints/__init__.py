@@ -1,14 +1,14 @@
 """The conditions that lever documents name. One that is not met raises `Refused`, with what would settle it.
 
 Those on the job that failed are in `failed_job.py`, those on sizes in `sizes.py`, those on what settings say in
-`setting_values.py`.
+`setting_values.py`, those on what the program's own loop does in `training_loop.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from runbook.remedy.constraints import failed_job, setting_values, sizes
+from runbook.remedy.constraints import failed_job, setting_values, sizes, training_loop
 from runbook.remedy.lever_context import Arguments, LeverContext
 from runbook.remedy.lever_document import Need
 
@@ -21,7 +21,7 @@ CONSTRAINTS: dict[str, Constraint] = {
         failed_job.frames_show,
         failed_job.free_held_the_request, failed_job.host_memory_holds, failed_job.no_private_pools,
         failed_job.code_of, failed_job.much_lies_unallocated, failed_job.no_code_of, failed_job.no_word_of,
-        failed_job.steps_count_updates, failed_job.not_done_in_code, failed_job.on_one_node,
+        failed_job.not_done_in_code, failed_job.on_one_node,
         failed_job.others_hold, failed_job.request_fits_the_gpu,
         setting_values.above_one,
         setting_values.alike_or_auto, setting_values.any_in_force, setting_values.any_stands,
@@ -32,6 +32,8 @@ CONSTRAINTS: dict[str, Constraint] = {
         setting_values.text_lacks, setting_values.text_matches, setting_values.value_is, sizes.budget_below_batch,
         sizes.budget_holds_longest, sizes.buffer_holds_largest_tensor, sizes.divides, sizes.divides_heads,
         sizes.divides_ranks, sizes.whole_groups, sizes.whole_per_rank, sizes.whole_rounds,
+        training_loop.accumulates_by_itself, training_loop.batch_is_of_one_pass, training_loop.loop_accumulates,
+        training_loop.loop_steps_in_every_pass, training_loop.steps_count_updates,
     )
 }
 

@@ -6,12 +6,11 @@ import ast
 import posixpath
 import re
 from collections.abc import Iterator
-from functools import lru_cache
-from typing import TypeGuard
 
 from runbook.model.sentences import Sentence, as_written
 from runbook.model.sentences.of_levers import Say
 from runbook.model.template import TemplateFile
+from runbook.remedy.constraints.training_loop import syntax_tree
 from runbook.remedy.lever_context import Arguments, LeverContext, texts_of
 from runbook.remedy.recognition import code_alone, first_uncommented_match, names_alone
 from runbook.remedy.template_settings import RefusalReason, Refused
@@ -173,9 +172,9 @@ def no_word_of(context: LeverContext, arguments: Arguments) -> None:
 def no_code_of(context: LeverContext, arguments: Arguments) -> None:
     """No code of the programs and of the modules of their own that they import matches `pattern`; what their docstrings
     and comments say is none. `why` says what follows where it does, `question` what a person may decide, with
-    `experiment` knowing that it is another one then."""
-    found = _in_code(context, arguments)
-    if found is None:
+    `experiment` knowing that it is another one then. Code that matches `beside` allows it."""
+    found = _in_code(context, str(arguments["pattern"]))
+    if found is None or ("beside" in arguments and _in_code(context, str(arguments["beside"])) is not None):
         return
     text, file, line = found
     shown = " ".join(text.split())[:80]
@@ -184,82 +183,12 @@ def no_code_of(context: LeverContext, arguments: Arguments) -> None:
 
 def code_of(context: LeverContext, arguments: Arguments) -> None:
     """Some code of the programs, as in `no_code_of`, matches `pattern`. `means` says in words what that shows."""
-    if _in_code(context, arguments) is None:
+    if _in_code(context, str(arguments["pattern"])) is None:
         raise Refused(Say.PROGRAM_CODE_DOES_NOT_SHOW(means=arguments["means"]))
 
 
-def _in_code(context: LeverContext, arguments: Arguments) -> tuple[str, TemplateFile, int] | None:
-    return first_uncommented_match(str(arguments["pattern"]), [code_alone(file) for file in context.template.code()])
-
-
-_STEPS = re.compile(r"(?i)(?:\w*_)?(?:steps?|iter(?:ation)?s?)(?:_?num)?|it")
-_LIMIT = re.compile(r"(?i)(?:max|num|total|n)_?\w*(?:steps|iters|iterations)|(?:steps|iters|iterations)")
-
-
-def steps_count_updates(context: LeverContext, arguments: Arguments) -> None:
-    """Where the program ends after a number of steps, a step is an optimizer's, not a pass: with more accumulation it
-    would else make fewer updates. Asked where a counter of passes is compared with such a limit. `question` as in
-    `no_code_of`."""
-    for file in context.template.code():
-        counter = _counter_of_passes(file.text) if "accum" in file.text else None
-        if counter is not None:
-            name, limit, line = counter
-            raise Refused(
-                Say.COUNTS_PASSES_NOT_UPDATES(name=name, file=posixpath.basename(file.path), line=line, limit=limit),
-                as_written(arguments["question"]), RefusalReason.EXPERIMENT
-            )
-
-
-@lru_cache(maxsize=64)
-def _tree(text: str) -> ast.Module | None:
-    """None: broken, or no Python."""
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _counter_of_passes(text: str) -> tuple[str, str, int] | None:
-    """A counter that grows by one whenever a loop has made a backward pass, the limit that it is compared with, and its
-    line."""
-    tree = _tree(text)
-    nodes = list(ast.walk(tree)) if tree is not None else []
-    limits: dict[str, str] = {}
-    for node in nodes:
-        if isinstance(node, ast.Compare) and len(node.comparators) == 1:
-            name, limit = ast.unparse(node.left), ast.unparse(node.comparators[0])
-            if _STEPS.fullmatch(name.rpartition(".")[2]) and _LIMIT.fullmatch(limit.rpartition(".")[2]):
-                limits[name] = limit
-    for loop in nodes:
-        if limits and isinstance(loop, ast.For | ast.While):
-            found = list(_of_each_turn(loop))
-            if any(_is_backward(node) for node, _ in found):
-                for node, guarded in found:
-                    if not guarded and _adds_one(node) and (name := ast.unparse(node.target)) in limits:
-                        return name, limits[name], node.lineno
-    return None
-
-
-def _of_each_turn(loop: ast.For | ast.While) -> Iterator[tuple[ast.AST, bool]]:
-    """What stands in a loop and in none within it, and whether it is under a condition."""
-    ahead: list[tuple[ast.AST, bool]] = [(node, False) for node in loop.body]
-    while ahead:
-        node, guarded = ahead.pop()
-        yield node, guarded
-        if not isinstance(node, ast.For | ast.While | ast.FunctionDef | ast.ClassDef | ast.Lambda):
-            below = guarded or isinstance(node, ast.If)
-            ahead += [(child, below) for child in ast.iter_child_nodes(node)]
-
-
-def _is_backward(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
-
-
-def _adds_one(node: ast.AST) -> TypeGuard[ast.AugAssign]:
-    return (
-        isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Constant)
-        and node.value.value == 1
-    )
+def _in_code(context: LeverContext, pattern: str) -> tuple[str, TemplateFile, int] | None:
+    return first_uncommented_match(pattern, [code_alone(file) for file in context.template.code()])
 
 
 def _told(found: Sentence, arguments: Arguments) -> Refused:
@@ -283,7 +212,7 @@ def not_done_in_code(context: LeverContext, arguments: Arguments) -> None:
 
 def _with_guards(text: str) -> Iterator[tuple[ast.AST, tuple[ast.expr | None, ...]]]:
     """Every statement with the conditions in which it stands; None for one that is no plain `if`."""
-    tree = _tree(text)
+    tree = syntax_tree(text)
     ahead: list[tuple[ast.AST, tuple[ast.expr | None, ...]]] = [(tree, ())] if tree is not None else []
     while ahead:
         node, guards = ahead.pop()

@@ -35,11 +35,12 @@ from runbook.program import (
     configurations_opened,
     configurations_said,
     may_be_configuration,
+    number_given,
     printed_constants,
     program_constants,
     program_text,
     read_program,
-    text_that_runs,
+    texts_that_run,
 )
 from runbook.remedy import (
     LeverDocument,
@@ -243,10 +244,10 @@ class TemplateReading:
 
     @cached_property
     def _running_files(self) -> tuple[TemplateFile, ...]:
-        """`source_files` without what the program's options leave out."""
-        return tuple(
-            TemplateFile(file.path, text_that_runs(file.text, self._options_told)) for file in self.source_files
-        )
+        """`source_files` without what the program's options leave out, and what nothing leads to."""
+        files = [(file.path, file.text) for file in self.source_files]
+        named = [file.text for file in (*self.files, *self._opened) if not file.path.endswith(".py")]
+        return tuple(TemplateFile(*item) for item in texts_that_run(files, self._options_told, self.programs, named))
 
     @cached_property
     def _log_heads(self) -> Sequence[tuple[str, str]]:
@@ -306,6 +307,7 @@ class TemplateReading:
             return ()
         found = settings_in_force(self.files, self.parameter_names, self.submit_context)
         found = with_answers(with_unresolved_batch(found, self.everything, self.system), self.answers, self.system)
+        found = self._as_the_log_shows(found)
         unread = self._unread_options if self.unread else frozenset()
         if not unread:
             return found
@@ -318,6 +320,26 @@ class TemplateReading:
             if name.kind is SettingKind.KEY and name.parameter not in there
             and not (beside and name.training_program and any(item.startswith("-") for item in name.spellings))
         ))
+
+    def _as_the_log_shows(self, found: Sequence[Setting]) -> tuple[Setting, ...]:
+        """The options of the batch whose value the script leaves to what it was given (`$1`, a loop over its options),
+        with the number that the failed job's own log shows them with: a relaunch is given the same."""
+        batch = self.system.batch if self.system is not None else None
+        wanted = (batch.micro, batch.accumulation, batch.total) if batch is not None else ()
+        told = []
+        for item in found:
+            if item.value is None and item.parameter in wanted and item.spelling.startswith("-"):
+                option = self.program.option(item.spelling) if self.program is not None else None
+                spellings = option.names if option is not None else (item.spelling,)
+                name = option.dest if option is not None else item.spelling.lstrip("-").replace("-", "_")
+                shown = {
+                    given[0]: f"{posixpath.basename(path)}:{given[1]} shows it" for path, text in self._log_heads
+                    if (given := number_given(text, spellings, name)) is not None
+                }
+                for value, place in shown.items() if len(shown) == 1 else ():
+                    item = replace(item, value=str(value), unresolved=None, told=True, trail=(*item.trail, place))
+            told.append(item)
+        return tuple(told)
 
     @property
     def _unread_options(self) -> frozenset[str]:

@@ -117,11 +117,16 @@ def only_hands_on(config: Config, name: ParameterNames) -> bool:
     if leaf is None or not problem:
         return False
     found = [
-        item for path in key_paths(name, config) for size in range(1, len(path) + 1)
+        (item, size < len(path)) for path in key_paths(name, config) for size in range(1, len(path) + 1)
         for item in leaves_of(config, path[:size])
     ]
-    own = [_handed_on(item) for item in found]
-    return any(own) and all(mine or _another_of_the_kind(item) for mine, item in zip(own, found))
+    own = [_handed_on(item) or (section and _is_a_name(item)) for item, section in found]
+    return any(own) and all(mine or _another_of_the_kind(item) for mine, (item, _) in zip(own, found))
+
+
+def _is_a_name(leaf: Leaf) -> bool:
+    """A section that takes what was read under another name: `{"training": TRAIN_CFG}`, for a tracker or a log."""
+    return leaf.value is None and re.fullmatch(r"[A-Za-z_][\w.]*", leaf.raw) is not None
 
 
 def _only_reads(config: Config, path: tuple[str, ...]) -> bool:
