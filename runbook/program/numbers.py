@@ -61,11 +61,11 @@ def texts_that_run(
     files: Sequence[tuple[str, str]], given: Mapping[str, Told], entries: Sequence[str], named: Iterable[str] = ()
 ) -> tuple[tuple[str, str], ...]:
     """The programs' files, each line where it was: without the branches that the options leave out, the declarations of
-    the options, whose help speaks of what they do, and the functions and classes of modules beside the programs to which
-    no way leads. As they are where they are no Python. `given` as above.
+    the options, whose help speaks of what they do, and the functions and classes of modules beside the programs to
+    which no way leads. As they are where they are no Python. `given` as above.
 
-    `named`: words of commands and configurations, which may choose a class by its name, as any short text of the program
-    may; where a program makes up such a name nothing is left out for that."""
+    `named`: words of commands and configurations, which may choose a class by its name, as any short text of the
+    program may; where a program makes up such a name nothing is left out for that."""
     walk = _walked(tuple(files), tuple(given.items()), frozenset(entries), False)
     gone: set[int] = set()
     if walk is not None and not walk.makes_up_names():

@@ -106,7 +106,7 @@ def test_a_nominal_batch_is_kept_by_the_program(tmp_path: Path, batch: int, *, w
     if written:
         assert isinstance(plan, Plan) and changed[-1] == "+python train.py --batch_size 8"
     else:
-        assert isinstance(plan, NoPlan) and "global batch shrinks" in in_words(plan.question)
+        assert isinstance(plan, NoPlan) and "the global batch shrinks" in in_words(plan.question)
 
 
 def _asked_of_a_loop_over_options(folder: Path, log: str) -> Plan | NoPlan:

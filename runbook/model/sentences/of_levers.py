@@ -390,9 +390,7 @@ class Say(Wording):
         "one request alone is {times:.1f} times the GPU, so the steps up to 1/{factor} are left out"
     )
     STEPS_MADE_NOT_KNOWN = "how many steps the job made before is not known"
-    STEPS_OUTSIDE_OF_ACCUMULATION = (
-        "{call} at {place} runs in every pass, not as {spelling} says, so that accumulation would mix or lose gradients"
-    )
+    STEPS_OUTSIDE_OF_ACCUMULATION = "{call} at {place} runs in every pass, whatever {spelling} says"
     SUBMIT_WITH_NODES_LEFT = "Submit it with the nodes that are left in that file."
     TEMPLATE_DOES_NOT_SET = "the template does not set it"
     THIS_IS_ANOTHER_VERSION = "{why}, and this is {title} {possible: or }"
