@@ -198,7 +198,7 @@ def test_a_smaller_batch_without_accumulation_in_a_contrastive_program_is_one_qu
     _, plan, _ = _proposed(tmp_path, "torchrun pretrain.py --moco-k 2048 --batch-size 512")
     assert isinstance(plan, NoPlan) and not plan.exhausted
     assert "--batch-size 512 → 256" in in_words(plan.question)
-    assert "global batch becomes smaller" in in_words(plan.question)
+    assert "the global batch shrinks" in in_words(plan.question)
 
 
 def test_what_a_docstring_or_a_comment_says_is_no_loss(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_negatives_of_a_module_that_the_program_imports_are_kept(tmp_path: Path)
 def test_a_batch_that_is_checked_against_another_file_is_not_changed_alone(tmp_path: Path) -> None:
     check = 'def check(args, config):\n    assert args.batch_size == config["train_micro_batch_size_per_gpu"]\n'
     check += "    print(args.grad_accum)\n"
-    files = {"train.py": TWO_BATCHES, "checks.py": check}
+    files = {"train.py": f"{TWO_BATCHES}\ncheck(args, {{}})\n", "checks.py": check}
     _, plan, _ = _proposed(tmp_path, "torchrun train.py --batch-size 64 --grad-checkpointing", files)
     assert isinstance(plan, NoPlan) and "both be changed" in in_words(plan.question)
 
