@@ -333,7 +333,7 @@ class TemplateReading:
                 spellings = option.names if option is not None else (item.spelling,)
                 name = option.dest if option is not None else item.spelling.lstrip("-").replace("-", "_")
                 shown = {
-                    given[0]: f"{posixpath.basename(path)}:{given[1]} shows it" for path, text in self._log_heads
+                    given[0]: f"{posixpath.basename(path)}:{given[1]}" for path, text in self._log_heads
                     if (given := number_given(text, spellings, name)) is not None
                 }
                 for value, place in shown.items() if len(shown) == 1 else ():
