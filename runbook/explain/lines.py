@@ -38,6 +38,11 @@ _NOT_LINES: dict[str, tuple[str, str]] = {
         "A rank that was killed by SIGKILL",
         "SIGKILL has many senders; without the kernel's or Slurm's word it is no out-of-memory kill.",
     ),
+    DerivedSignature.RANK_SPOKE: (
+        "The rank whose end is told first",
+        "A suspicion: torchrun saw it end first, or it says before all others that a collective broke. It may have lost "
+        "another rank.",
+    ),
 }
 """Findings that follow from several lines, so that no signature document holds them."""
 _NO_KINDS = {

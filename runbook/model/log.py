@@ -205,6 +205,8 @@ class DerivedSignature(StrEnum):
     """A rank that ended by itself without a word."""
     RANK_KILLED = "RANK-KILLED"
     """A rank that died by SIGKILL."""
+    RANK_SPOKE = "RANK-SPOKE"
+    """The rank whose end is told first, by itself or by its launcher, where none of them says why."""
 
 
 SUSPECTED_RANKS = frozenset(DerivedSignature)
@@ -408,5 +410,13 @@ class LogStory:
     @property
     def ended_first(self) -> Finding | None:
         """Where no line tells the first failure: the process that a launcher reports to have ended first."""
-        first = next(iter(self.candidates), None) if self.root_cause is None else None
+        first = self.suspected_first
         return first if first is not None and first.signature in ENDED_RANKS else None
+
+    @property
+    def suspected_first(self) -> Finding | None:
+        """Where no line tells the first failure: whom to look at first, by whose end is told first and by who waited
+        for whom; it may follow from another's."""
+        if self.root_cause is not None:
+            return None
+        return next((one for one in self.candidates if one.signature in SUSPECTED_RANKS), None)

@@ -60,11 +60,12 @@ def _root(root: Finding) -> dict[str, object]:
 
 
 def _first_failed(story: LogStory) -> dict[str, object] | None:
-    """Who failed first, and by whose word: a line of its own, or its launcher's, which does not say why."""
-    first = story.root_cause or story.ended_first
+    """Who failed first, and by whose word: a line of its own; its launcher's, which does not say why; or nobody's, and
+    it is a suspicion from who waited for whom and whose end is told first."""
+    first = story.root_cause or story.ended_first or story.suspected_first
     if first is None:
         return None
-    told_by = "line" if story.root_cause is not None else "launcher"
+    told_by = "line" if story.root_cause is not None else "launcher" if story.ended_first is not None else "suspicion"
     return {"rank": first.rank, "node": first.node, "pid": first.pid, "told_by": told_by}
 
 

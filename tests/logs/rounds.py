@@ -45,7 +45,7 @@ class Answer:
     @property
     def rank(self) -> int | None:
         """Of the first failure by its own line; where no line tells it, of the process that a launcher reports to have
-        ended first."""
+        ended first; else the one that is suspected, by who waited for whom and whose end is told first."""
         return (self.said["first_failed"] or {}).get("rank")
 
     @property
@@ -96,6 +96,10 @@ def show(name: str, answers: list[Answer]) -> None:
         ("first failing rank", sum(one.rank == one.label["first_rank"] for one in ranked), len(ranked)),
         ("of these by the failure's own line",
          sum(one.rank_of_the_cause == one.label["first_rank"] for one in ranked), len(ranked)),
+        ("of these as a suspicion alone", sum(
+            one.rank == one.label["first_rank"] and (one.said["first_failed"] or {}).get("told_by") == "suspicion"
+            for one in ranked
+        ), len(ranked)),
         ("the same, or the first to look at", sum(one.rank_or_suspect == one.label["first_rank"] for one in ranked),
          len(ranked)),
         ("figures", sum(figures), len(figures)),

@@ -42,6 +42,21 @@ ENDS = {
     "Abort(1) on node 7 (rank 7 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 7": 7,
 }
 
+BLAMED = {
+    "-- Process 6 terminated with the following error:": 6,
+    "Error training on worker 9: ray.exceptions.RayTaskError(OSError): ray::TrainWorker.execute()": 9,
+    "Process 3 exit with status code 250.": 3,
+    "Worker proc VllmWorker-3 died unexpectedly, shutting down executor.": 3,
+    "ABORT!!! Out of all 4 trainers, the trainer process with rank=[2] was aborted. Please check its log.": 2,
+    "Exit code: 1\nProcess name: 1": 1,
+    "/job:jax_worker/replica:0/task:11 has been set to ERROR in coordination service: UNAVAILABLE": 11,
+    "Did not get subsequent heartbeat from rank 5. Waited 300.0 seconds.": 5,
+    "rank 4 raised an exception, stopping the others": 4,
+    "Rank 2 scheduler is dead. Please check if there are relevant logs.": 2,
+    "Rank 7 crashed with exit code 1.": 7,
+    "srun: error: n1: task 3: Exited with exit code 1": 3,
+}
+
 
 def told(text: str) -> tuple[LogStory, Hypothesis, dict[str, object]]:
     content = f"{text}\n".encode()
@@ -69,6 +84,58 @@ def test_of_several_reported_ends_none_is_called_the_first() -> None:
     """A rank that lost another one may leave, and be reported, before it."""
     text = "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 2: Aborted (core dumped)"
     assert told(text)[2]["first_failed"] is None
+
+
+@pytest.mark.parametrize("layout", [
+    "{failure}\n{report}", "{report}\n{failure}", "{failure}\nTraceback (most recent call last):\n{report}\nshutting down",
+    "2026-01-11 10:00:11,001 ERROR {failure}\n2026-01-11 10:00:12,001 ERROR launcher: {report}",
+])
+@pytest.mark.parametrize("report", BLAMED)
+def test_whom_a_wrapper_blames_is_the_rank_of_a_failure_that_names_nobody(report: str, layout: str) -> None:
+    """The failure's own line names nobody; a parent, a launcher or a coordinator says whose it was."""
+    for failure in FAILURES:
+        first = told(layout.format(failure=failure, report=report))[2]["first_failed"]
+        assert isinstance(first, dict) and (first["rank"], first["told_by"]) == (BLAMED[report], "line"), failure
+
+
+def test_of_several_that_wrappers_blame_none_is_taken() -> None:
+    text = f"{FAILURES[2]}\nProcess 3 exit with status code 250.\nProcess 2 exit with status code 250."
+    first = told(text)[2]["first_failed"]
+    assert isinstance(first, dict) and first["rank"] is None
+
+
+TIMED_OUT = (
+    "[rank{rank}]:[E ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL("
+    "SeqNum=8801, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600018 milliseconds"
+)
+BROKE = (
+    "[rank{rank}]:[E ProcessGroupNCCL.cpp:1664] [PG 0 (default_pg) Rank {rank}] Exception (either an error or timeout) "
+    "detected by watchdog at work: 91122, last enqueued NCCL work: 91124, last completed NCCL work: 91121"
+)
+
+
+@pytest.mark.parametrize(("lines", "rank"), [
+    ((TIMED_OUT.format(rank=12),), 12),
+    ((BROKE.format(rank=11), TIMED_OUT.format(rank=3), TIMED_OUT.format(rank=0)), 11),
+    ((TIMED_OUT.format(rank=3), BROKE.format(rank=11), TIMED_OUT.format(rank=0)), 11),
+    ((TIMED_OUT.format(rank=5), TIMED_OUT.format(rank=1), TIMED_OUT.format(rank=7)), None),
+])
+def test_who_broke_off_first_is_a_suspicion_and_who_only_waited_is_none(
+    lines: tuple[str, ...], rank: int | None
+) -> None:
+    """Of several ranks that lost their patience together nobody knows the first."""
+    story, best, contract = told("\n".join(lines))
+    first = contract["first_failed"]
+    assert story.root_cause is None and best.confidence < 0.7
+    assert first is None if rank is None else isinstance(first, dict) and (
+        (first["rank"], first["told_by"]) == (rank, "suspicion")
+    )
+
+
+def test_a_process_has_the_rank_that_it_was_assigned() -> None:
+    assigned = "(Worker pid=45464) INFO 06-09 06:53:02 parallel_state.py:948] rank 9 in world size 16 is assigned as DP"
+    root = told(f"{assigned} rank 0\n(Worker pid=45464) ERROR 06-09 06:57:48 {FAILURES[0]}")[0].root_cause
+    assert root is not None and root.rank == 9
 
 
 def test_a_quoted_error_at_the_end_is_no_last_word() -> None:

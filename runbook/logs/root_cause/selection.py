@@ -13,7 +13,7 @@ from runbook.logs.root_cause.suspects import Kill, Suspect
 from runbook.logs.signatures import ABSURD_BYTES, CONSEQUENCE, HARMLESS
 from runbook.model.diagnosis import Detail, Died, Kind, LogReading
 from runbook.model.job import JobRecord
-from runbook.model.log import Event
+from runbook.model.log import DerivedSignature, Event
 from runbook.model.sentences import NOTHING, Sentence
 from runbook.model.sentences.of_logs import Say
 
@@ -219,7 +219,8 @@ def _nobody(evidence: LogEvidence, kills: Sequence[Kill], *, may_follow: bool) -
         found, words = suspects.suspects(evidence, kills)
     if followers:
         notes.append(Say.ONLY_CONSEQUENCES())
-    candidates = followers[:1] if may_follow and not found else []
+    named = any(one.signature is not DerivedSignature.RANK_SPOKE for one in found)
+    candidates = followers[:1] if may_follow and not named else []
     return RootCause(None, tuple(candidates), notes=(*notes, *words), kills=tuple(kills), suspects=tuple(found))
 
 

@@ -169,7 +169,7 @@ def suspects(evidence: LogEvidence, every: Sequence[Kill]) -> tuple[list[Suspect
     notes: list[Sentence] = []
     for some, note in (
         _ended(evidence), _killed(_named(every, seen, where)), _watchdog(seen, where, collection),
-        _stopped(where, collection),
+        _stopped(where, collection), _spoke_first(evidence),
     ):
         found += some
         notes += [note] if note else []
@@ -309,6 +309,49 @@ def _watchdog(seen: Sequence[LogMatch], where: RankLocations, collection: Collec
             )
         )
     return [], Say.ONLY_TIMEOUTS(timed=len(timed), s=_s(timed))
+
+
+def _spoke_first(evidence: LogEvidence) -> tuple[list[Suspect], Sentence]:
+    """The rank that torchrun saw end first, else the only one that says itself that it broke off, else the only one
+    that says another reason than its patience, else the one that said so a good while before the others: those within
+    a second of each other wait for the same rank."""
+    where = evidence.where
+    spoke: dict[int, LogMatch] = {}
+    for one in evidence.matches:
+        rank = where.rank(one)
+        own = one.means == CONSEQUENCE and one.hears_of_others and not one.quoted
+        if own and rank is not None and one.attempt == evidence.last_attempt and not evidence.steps_behind(one):
+            spoke.setdefault(rank, one)
+    rows = [row for row in where.rows if row.exit_code not in (0, -15, 143)]
+    if rows:
+        seen_first = min(row.time_s or 0.0 for row in rows)
+        # Of a table's rows, torchrun prints the one that it saw first at the end.
+        row = max((row for row in rows if (row.time_s or 0.0) == seen_first), key=lambda row: (-row.file, row.offset))
+        return [_reported_first(row.rank, row.node, row.file, row.offset, row.line, row.pid, row.time_s)], NOTHING
+    impatient = {rank for rank, one in spoke.items() if Event.WATCHDOG_TIMEOUT in one.reports}
+    prompt = {rank: one for rank, one in spoke.items() if rank not in impatient}
+    spoke = prompt if len(prompt) == 1 else spoke
+    first = next(iter(spoke.items()), None)
+    if first is None:
+        return [], NOTHING
+    rank, said = first
+    stamps = [one.time_s for one in spoke.values()]
+    alone = len(spoke) == 1 or (
+        said.time_s is not None and all(
+            stamp is not None and stamp - said.time_s >= _SECONDS_EARLIER for stamp in stamps[1:]
+        )
+    )
+    if not alone:
+        return [], NOTHING
+    node = place(said) or where.nodes.get(rank)
+    return [_reported_first(rank, node, said.file, said.offset, said.line, said.log_line.pid, said.time_s)], NOTHING
+
+
+def _reported_first(
+    rank: int, node: NodeName | None, file: int, offset: int, line: int, pid: int | None, time_s: float | None
+) -> Suspect:
+    why = "its end is the first that is told"
+    return Suspect(DerivedSignature.RANK_SPOKE, rank, node, why, file, offset, line, pid, time_s)
 
 
 def _at(
