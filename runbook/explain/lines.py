@@ -40,8 +40,8 @@ _NOT_LINES: dict[str, tuple[str, str]] = {
     ),
     DerivedSignature.RANK_SPOKE: (
         "The rank whose end is told first",
-        "A suspicion: torchrun saw it end first, or it says before all others that a collective broke. It may have lost "
-        "another rank.",
+        "A suspicion: torchrun saw it end first, or it says before all others that a collective broke. It may have "
+        "lost another rank.",
     ),
 }
 """Findings that follow from several lines, so that no signature document holds them."""

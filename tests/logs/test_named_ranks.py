@@ -87,7 +87,8 @@ def test_of_several_reported_ends_none_is_called_the_first() -> None:
 
 
 @pytest.mark.parametrize("layout", [
-    "{failure}\n{report}", "{report}\n{failure}", "{failure}\nTraceback (most recent call last):\n{report}\nshutting down",
+    "{failure}\n{report}", "{report}\n{failure}",
+    "{failure}\nTraceback (most recent call last):\n{report}\nshutting down",
     "2026-01-11 10:00:11,001 ERROR {failure}\n2026-01-11 10:00:12,001 ERROR launcher: {report}",
 ])
 @pytest.mark.parametrize("report", BLAMED)
