@@ -139,6 +139,37 @@ def test_a_process_has_the_rank_that_it_was_assigned() -> None:
     assert root is not None and root.rank == 9
 
 
+@pytest.mark.parametrize("line", [
+    "requests.exceptions.Timeout: HTTPSConnectionPool(host='hub', port=443)",
+    "google.api_core.exceptions.Forbidden: 403 GET https://storage/b/data",
+    "torch._C._LinAlgError: linalg.cholesky: the input is not positive-definite",
+    "torch._dynamo.exc.Unsupported: call_function BuiltinVariable(print)",
+    "triton.runtime.errors.OutOfResources: out of resource: ", "docker.errors.NotFound: 404 Client Error",
+    "[Rank 7] ProcessGroupNCCL's watchdog got stuck for 600 seconds without making progress",
+    "[Error]: The aicore execution times out.",
+])
+def test_a_failure_in_plain_words_is_no_shortage_whatever_its_class(line: str) -> None:
+    best = told(f"step 7 loss 2.0\n{line}")[1]
+    assert best.kind == "not_oom" and best.confidence < 0.8
+
+
+@pytest.mark.parametrize(("failure", "given", "limit"), [
+    ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.", "#SBATCH --mem=480G", 480 << 30),
+    ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.", "   MinCPUsNode=16 MinMemoryNode=64G", 64 << 30),
+    ("      Reason:       OOMKilled", '{"cpu":"96","memory":"420Gi"}', 420 << 30),
+    ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+     "    Total Requested Memory :                     96.00 GB", 96 << 30),
+    ("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
+     "XLA backend allocating 1073741824 bytes on device 0", 1 << 30),
+])
+def test_what_a_job_was_given_is_the_limit_that_its_failure_leaves_out(failure: str, given: str, limit: int) -> None:
+    for text in (f"{given}\nstep 7\n{failure}", f"step 7\n{failure}\n{given}"):
+        root = told(text)[0].root_cause
+        assert root is not None and root.fields.limit_bytes == limit
+    twice = told(f"{given}\n{given.replace('4', '3').replace('9', '8').replace('10', '20')}\n{failure}")[0].root_cause
+    assert twice is not None and twice.fields.limit_bytes is None
+
+
 def test_a_quoted_error_at_the_end_is_no_last_word() -> None:
     sample = '[response] The text "CUDA error: uncorrectable ECC error encountered" means that the card is to go.'
     assert told(f"step 7\n{sample}")[0].root_cause is None

@@ -169,10 +169,11 @@ def suspects(evidence: LogEvidence, every: Sequence[Kill]) -> tuple[list[Suspect
     notes: list[Sentence] = []
     for some, note in (
         _ended(evidence), _killed(_named(every, seen, where)), _watchdog(seen, where, collection),
-        _stopped(where, collection), _spoke_first(evidence),
+        _stopped(where, collection),
     ):
         found += some
         notes += [note] if note else []
+    found = found or _spoke_first(evidence)
     distinct: dict[object, Suspect] = {}
     for one in found:
         distinct.setdefault(one.rank if one.rank is not None else (one.node, one.pid), one)
@@ -311,7 +312,7 @@ def _watchdog(seen: Sequence[LogMatch], where: RankLocations, collection: Collec
     return [], Say.ONLY_TIMEOUTS(timed=len(timed), s=_s(timed))
 
 
-def _spoke_first(evidence: LogEvidence) -> tuple[list[Suspect], Sentence]:
+def _spoke_first(evidence: LogEvidence) -> list[Suspect]:
     """The rank that torchrun saw end first, else the only one that says itself that it broke off, else the only one
     that says another reason than its patience, else the one that said so a good while before the others: those within
     a second of each other wait for the same rank."""
@@ -327,13 +328,13 @@ def _spoke_first(evidence: LogEvidence) -> tuple[list[Suspect], Sentence]:
         seen_first = min(row.time_s or 0.0 for row in rows)
         # Of a table's rows, torchrun prints the one that it saw first at the end.
         row = max((row for row in rows if (row.time_s or 0.0) == seen_first), key=lambda row: (-row.file, row.offset))
-        return [_reported_first(row.rank, row.node, row.file, row.offset, row.line, row.pid, row.time_s)], NOTHING
+        return [_reported_first(row.rank, row.node, row.file, row.offset, row.line, row.pid, row.time_s)]
     impatient = {rank for rank, one in spoke.items() if Event.WATCHDOG_TIMEOUT in one.reports}
     prompt = {rank: one for rank, one in spoke.items() if rank not in impatient}
     spoke = prompt if len(prompt) == 1 else spoke
     first = next(iter(spoke.items()), None)
     if first is None:
-        return [], NOTHING
+        return []
     rank, said = first
     stamps = [one.time_s for one in spoke.values()]
     alone = len(spoke) == 1 or (
@@ -342,9 +343,9 @@ def _spoke_first(evidence: LogEvidence) -> tuple[list[Suspect], Sentence]:
         )
     )
     if not alone:
-        return [], NOTHING
+        return []
     node = place(said) or where.nodes.get(rank)
-    return [_reported_first(rank, node, said.file, said.offset, said.line, said.log_line.pid, said.time_s)], NOTHING
+    return [_reported_first(rank, node, said.file, said.offset, said.line, said.log_line.pid, said.time_s)]
 
 
 def _reported_first(
