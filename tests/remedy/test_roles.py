@@ -529,7 +529,7 @@ def test_a_sequence_is_not_shortened_for_the_states_of_the_optimizer(tmp_path: P
     command = "torchrun train.py --micro_batch_size 1 --grad_accum 4 --max_seq_length 1024"
     _, plan, _ = _proposed(tmp_path, command, story=LogStory(root_cause=cause))
     assert isinstance(plan, NoPlan) and "max_seq_length" not in in_words(plan.question)
-    assert "more GPUs" in in_words(plan.question)
+    assert "more that share the model" in in_words(plan.question)
 
 
 def test_a_folder_that_is_not_known_may_be_the_scripts_own(tmp_path: Path) -> None:
@@ -880,7 +880,7 @@ def test_a_word_of_comparing_in_a_text_of_the_program_is_no_loss(tmp_path: Path)
     assert isinstance(plan, Plan) and plan.uses[0].lever == "smaller_micro_batch"
     loss = system + "loss = contrastive_part(args)\n"
     _, plan, _ = _proposed(tmp_path, "python train.py --batch-size 8", {"train.py": loss})
-    assert any("compares samples" in in_words(item.why) for item in plan.refused)
+    assert any("compares the samples of a pass" in in_words(item.why) for item in plan.refused)
 
 
 def test_another_experiment_whose_value_is_not_known_is_asked_with_what_was_found(tmp_path: Path) -> None:
