@@ -141,6 +141,7 @@ def killed_note(every: Sequence[Kill]) -> Sentence:
     return Say.FIRST_KILLED(who=who, pid=pid, node=node, more=more)
 
 
+_TOLD_FIRST = "its end is the first that is told"
 _NAMED = 8
 _WORLD_LARGEST = 65_536
 _STEPS_BEHIND = 2
@@ -328,7 +329,10 @@ def _spoke_first(evidence: LogEvidence) -> list[Suspect]:
         seen_first = min(row.time_s or 0.0 for row in rows)
         # Of a table's rows, torchrun prints the one that it saw first at the end.
         row = max((row for row in rows if (row.time_s or 0.0) == seen_first), key=lambda row: (-row.file, row.offset))
-        return [_reported_first(row.rank, row.node, row.file, row.offset, row.line, row.pid, row.time_s)]
+        return [Suspect(
+            DerivedSignature.RANK_SPOKE, row.rank, row.node, _TOLD_FIRST, row.file, row.offset, row.line, row.pid,
+            row.time_s,
+        )]
     impatient = {rank for rank, one in spoke.items() if Event.WATCHDOG_TIMEOUT in one.reports}
     prompt = {rank: one for rank, one in spoke.items() if rank not in impatient}
     spoke = prompt if len(prompt) == 1 else spoke
@@ -345,14 +349,10 @@ def _spoke_first(evidence: LogEvidence) -> list[Suspect]:
     if not alone:
         return []
     node = place(said) or where.nodes.get(rank)
-    return [_reported_first(rank, node, said.file, said.offset, said.line, said.log_line.pid, said.time_s)]
-
-
-def _reported_first(
-    rank: int, node: NodeName | None, file: int, offset: int, line: int, pid: int | None, time_s: float | None
-) -> Suspect:
-    why = "its end is the first that is told"
-    return Suspect(DerivedSignature.RANK_SPOKE, rank, node, why, file, offset, line, pid, time_s)
+    return [Suspect(
+        DerivedSignature.RANK_SPOKE, rank, node, _TOLD_FIRST, said.file, said.offset, said.line, said.log_line.pid,
+        said.time_s,
+    )]
 
 
 def _at(
