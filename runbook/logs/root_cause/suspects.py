@@ -141,7 +141,6 @@ def killed_note(every: Sequence[Kill]) -> Sentence:
     return Say.FIRST_KILLED(who=who, pid=pid, node=node, more=more)
 
 
-_TOLD_FIRST = "its end is the first that is told"
 _NAMED = 8
 _WORLD_LARGEST = 65_536
 _STEPS_BEHIND = 2
@@ -318,7 +317,7 @@ def _spoke_first(evidence: LogEvidence) -> list[Suspect]:
     that says another reason than its patience, else the one that said so a good while before the others: those within
     a second of each other wait for the same rank."""
     where = evidence.where
-    spoke: dict[int, LogMatch] = {}
+    spoke, why = dict[int, LogMatch](), "its end is the first that is told"
     for one in evidence.matches:
         rank = where.rank(one)
         own = one.means == CONSEQUENCE and one.hears_of_others and not one.quoted
@@ -330,7 +329,7 @@ def _spoke_first(evidence: LogEvidence) -> list[Suspect]:
         # Of a table's rows, torchrun prints the one that it saw first at the end.
         row = max((row for row in rows if (row.time_s or 0.0) == seen_first), key=lambda row: (-row.file, row.offset))
         return [Suspect(
-            DerivedSignature.RANK_SPOKE, row.rank, row.node, _TOLD_FIRST, row.file, row.offset, row.line, row.pid,
+            DerivedSignature.RANK_SPOKE, row.rank, row.node, why, row.file, row.offset, row.line, row.pid,
             row.time_s,
         )]
     impatient = {rank for rank, one in spoke.items() if Event.WATCHDOG_TIMEOUT in one.reports}
@@ -350,7 +349,7 @@ def _spoke_first(evidence: LogEvidence) -> list[Suspect]:
         return []
     node = place(said) or where.nodes.get(rank)
     return [Suspect(
-        DerivedSignature.RANK_SPOKE, rank, node, _TOLD_FIRST, said.file, said.offset, said.line, said.log_line.pid,
+        DerivedSignature.RANK_SPOKE, rank, node, why, said.file, said.offset, said.line, said.log_line.pid,
         said.time_s,
     )]
 
