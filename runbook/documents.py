@@ -16,9 +16,10 @@ from runbook.errors import BadInput
 
 
 class Document(BaseModel):
-    """Base of every document and of every part of one: unknown keys are refused, values do not change."""
+    """Base of every document and of every part of one: unknown keys are refused, values do not change. What checks one
+    is made when the first of its kind is checked: most are read from their compiled form."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, defer_build=True)
 
 
 def _compiles(value: str) -> str:

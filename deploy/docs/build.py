@@ -29,7 +29,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         "history", "notifications", "traces", "site", "webhook", "mcp", "two-daemons", "keep",
     ),
     "Reference": (
-        "commands", "exit-codes", "inventory", "metrics", "alerts", "lever-list", "signature-list", "xids",
+        "commands", "json", "exit-codes", "inventory", "metrics", "alerts", "lever-list", "signature-list", "xids",
     ),
     "Developers": ("levers", "signatures", "kinds", "contributing"),
 }
@@ -76,6 +76,10 @@ def build(into: Path) -> None:
     subprocess.run([str(program), "build", "--clean"], cwd=into, check=True)
     for name, text in texts.items():
         (site / name).write_text(text, encoding="utf-8")
+    for schema in (REPOSITORY / "docs").rglob("*.json"):
+        there = site / schema.relative_to(REPOSITORY / "docs")
+        there.parent.mkdir(exist_ok=True)
+        shutil.copy(schema, there)
     (site / "llms.txt").write_text("\n".join(_llms(texts)) + "\n", encoding="utf-8")
 
 

@@ -1,4 +1,5 @@
-"""Writes the pages of docs/ that follow from the code and the documents: commands, flow, signatures, levers, Xids.
+"""Writes the pages of docs/ that follow from the code and the documents: commands, flow, signatures, levers, Xids, and
+the schemas of what commands print with `--json`.
 
     python deploy/docs/reference.py           # writes them
     python deploy/docs/reference.py --check   # exits with 1 and names those that are not current
@@ -7,12 +8,14 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from answers import ANSWERS, INCIDENT, file_of, schema_of
 
 from runbook.cli.command_line import cli
 from runbook.explain.lines import entries
@@ -32,9 +35,11 @@ def pages() -> dict[str, str]:
         "flow.md": ["# The flow", _MADE + "`playbooks/oom/flow.yaml`.", *_flow()],
         "signature-list.md": ["# Every signature", _MADE + "`playbooks/oom/signatures/`.", *_signatures()],
         "lever-list.md": ["# Levers by system", _MADE + "`playbooks/oom/levers/`.", *_levers()],
+        "json.md": ["# Answers as JSON", _MADE + "`deploy/docs/answers.py`.", *_answers()],
         "xids.md": ["# Xids", _MADE + "`playbooks/oom/xid.yaml`.", *_xids()],
     }
-    return {name: "\n\n".join(parts) + "\n" for name, parts in made.items()}
+    schemas = {file_of(command): json.dumps(schema_of(command), indent=2) + "\n" for command in ANSWERS}
+    return {name: "\n\n".join(parts) + "\n" for name, parts in made.items()} | schemas
 
 
 def _commands(command: click.Command, path: str) -> Iterator[str]:
@@ -79,6 +84,29 @@ def _levers() -> Iterator[str]:
         yield _table(("lever", "why"), ((f"`{rule.id}`", _text(rule.why)) for rule in system.levers))
 
 
+def _answers() -> Iterator[str]:
+    yield (
+        "What each command prints on standard output with `--json`, as JSON Schema 2020-12. All that stands in a "
+        "schema is printed; a newer version may print more. What is not known is null or empty. Errors are text on "
+        "standard error, with the [exit code](exit-codes.md)."
+    )
+    told = {command: (says, "incident-schema.json") for command, says in INCIDENT.items()}
+    told |= {command: (says, file_of(command)) for command, (says, _) in ANSWERS.items()}
+    printing = {path for path, command in _every(cli, "") if any("--json" in option.opts for option in command.params)}
+    if missing := printing ^ {command.partition(" --")[0] for command in told}:
+        raise SystemExit(f"deploy/docs/answers.py and the commands differ on {', '.join(sorted(missing))}")
+    yield _table(("command", "prints", "schema"), (
+        (f"`runbook {command} --json`", says, f"[{file}]({file})") for command, (says, file) in sorted(told.items())
+    ))
+
+
+def _every(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from _every(below, f"{path} {name}".strip())
+
+
 def _xids() -> Iterator[str]:
     rows = []
     for name in sorted((name for name in names(None) if name.startswith("xid ")), key=lambda name: int(name[4:])):
@@ -111,6 +139,7 @@ def main() -> int:
     for name, text in pages().items():
         path = REPOSITORY / "docs" / name
         if "--check" not in sys.argv:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(name)

@@ -9,7 +9,6 @@ import fcntl
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -97,6 +96,8 @@ def _say(text: str) -> None:
 
 
 def _keep_trace(trace: str) -> str:
+    import tempfile
+
     try:
         # A name that nobody can guess, made new: others may put links into this folder.
         descriptor, path = tempfile.mkstemp(".txt", f"runbook-fault-{time.strftime('%Y%m%d-%H%M%S')}-")

@@ -362,8 +362,8 @@ def _taking_up(app: Application, engine: Engine) -> TakingUp:
     rows = [row for row in reversed(app.read_model.rows()) if row.closed_s is None]
 
     def take_up(name: IncidentId) -> None:
-        if (incident := app.store.load(name)).finished:
-            return
+        if (incident := app.store.load(name)).finished or incident.trigger == "files":
+            return  # of files: a command works on it by itself, and the scheduler here knows nothing of it
         engine.rising.add(name)
         _work_on(app, engine, incident)
         if engine.holds(name):

@@ -30,13 +30,15 @@ if TYPE_CHECKING:
     from runbook.adapters.store.read_model import ReadModel
     from runbook.adapters.traces import Traces
     from runbook.cage import Cage
-    from runbook.engine import Engine, Watcher
+    from runbook.engine import Engine
     from runbook.flow import Boxes, Flow
+    from runbook.flow.walking import Walk, Watcher
     from runbook.ports import Clock, Files, Nodes, Scheduler
     from runbook.report.charts.flow_chart import FlowPicture
     from runbook.steps.shared.base import Playbook, Ports, StepContext
 
 
+_LEAST_FREE_BYTES = 4 << 20
 UNFINISHED_RESTORE = "restoring.json"
 """In a state folder into which a backup is being put: nothing works on the half of it."""
 
@@ -91,6 +93,17 @@ class Application:
                 next_step="run as the user that it belongs to, or name another under paths.state of the inventory",
             )
         return folder
+
+    def check_room(self) -> None:
+        """Before anything is begun: the workflow database cannot tell a full disk from a passing fault and would wait.
+        Raises `Unavailable`."""
+        free = os.statvfs(self.state)
+        if free.f_bavail * free.f_frsize < _LEAST_FREE_BYTES:
+            raise Unavailable(
+                f"the disk is full: less than {_LEAST_FREE_BYTES >> 20} MiB are free, so no act could be recorded",
+                where=str(self.state),
+                next_step="make room, then type the same again",
+            )
 
     @cached_property
     def database_url(self) -> str:
@@ -313,10 +326,15 @@ class Application:
         )
 
     def engine(self, watcher: Watcher, *, attended: bool = False, boxes: Boxes | None = None) -> Engine:
-        """The durable engine over all of it; `launch` it before use. `attended` as in `Telling`; `boxes`: where they
-        run, here unless it is said."""
+        """The durable engine over all of it; `launch` it before use. The rest as of `walk`."""
         from runbook.engine import Engine
+
+        return Engine(self.walk(watcher, attended=attended, boxes=boxes))
+
+    def walk(self, watcher: Watcher, *, attended: bool = False, boxes: Boxes | None = None) -> Walk:
+        """The walk through the flow. `attended` as in `Telling`; `boxes`: where they run, here unless it is said."""
         from runbook.flow import Here
+        from runbook.flow.walking import Walk
 
         told = [self.telling(attended=attended).of] if self.notify.reaches else []
         if self.inventory.traces.endpoint:
@@ -326,7 +344,7 @@ class Application:
             for one in told:
                 one(before, after)
 
-        return Engine(
+        return Walk(
             self.flow, self.context, self.store, self.clock, self.settings.policy, watcher, self.draw, tell,
             boxes or Here(),
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from runbook.model import units
 from runbook.model.diagnosis import Detail, KindEntry, Kinds
@@ -22,10 +22,12 @@ from runbook.model.log import (
     Meanings,
     MemoryFields,
 )
-from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
 from runbook.model.sentences import NOTHING, Sentence
 from runbook.model.sentences.of_diagnosis import Say
-from runbook.model.units import GIB, MIB, NodeName, Unknown
+from runbook.model.units import GIB, MIB, NodeName, NodeVerdict, Unknown
+
+if TYPE_CHECKING:
+    from runbook.model.node import NodeFacts, NodeJudgement
 
 # What the figures of an out-of-memory message allow to compute (rules ), with their rounding error.
 

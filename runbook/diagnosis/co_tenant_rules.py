@@ -8,14 +8,17 @@ claims 0.7 or more.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from runbook.diagnosis.case import ORDINARY_CONTEXT_BYTES, Case, Conclusion, Vote, print_error, rule, size
 from runbook.model.diagnosis import Detail
 from runbook.model.log import ProcessUse
-from runbook.model.node import GpuProcess, NodeJudgement, NodeVerdict
 from runbook.model.sentences import NOTHING, Sentence, as_written
 from runbook.model.sentences.of_diagnosis import Say
-from runbook.model.units import GIB, Unknown
+from runbook.model.units import GIB, NodeVerdict, Unknown
+
+if TYPE_CHECKING:
+    from runbook.model.node import GpuProcess, NodeJudgement
 
 UNTOLD = 0.65
 """The most that a message alone gives to "somebody else's", where its pids cannot be compared with the job's."""

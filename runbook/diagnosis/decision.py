@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from runbook.diagnosis import co_tenant_rules, growth, message_rules, signature_rules, undecided_rules
 from runbook.diagnosis.case import LINE_RULES, RULES, Case, Conclusion, Vote, build_case
 from runbook.model.diagnosis import Detail, Diagnosis, Hypothesis, Kinds
 from runbook.model.job import JobRecord
 from runbook.model.log import LogStory, Meanings
-from runbook.model.node import NodeFacts, NodeJudgement, NodeVerdict
 from runbook.model.sentences.of_diagnosis import Say
+from runbook.model.units import NodeVerdict
+
+if TYPE_CHECKING:
+    from runbook.model.node import NodeFacts, NodeJudgement
 
 _RULES_STAND_IN = (co_tenant_rules, growth, message_rules, signature_rules, undecided_rules)
 """Importing them registers the rules, which kinds.yaml puts in order."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from runbook.diagnosis.case import Case, Conclusion, Vote, rule, size
 from runbook.diagnosis.series import (
@@ -32,6 +31,7 @@ from runbook.model.diagnosis import Detail, Died
 from runbook.model.log import Phase
 from runbook.model.sentences import NOTHING, Sentence
 from runbook.model.sentences.of_diagnosis import Say
+from runbook.model.units import median
 
 _MATERIAL = 0.05
 """Growth below this part of the ordinary level explains no shortage."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import sqrt
-from statistics import median
 
 from runbook.diagnosis.case import Case
 from runbook.model.log import MemorySample
+from runbook.model.units import median
 
 # Plain robust statistics on short series: a rise that is no noise, and whether one figure follows another.
 

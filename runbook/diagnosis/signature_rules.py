@@ -13,9 +13,9 @@ from runbook.diagnosis.co_tenant_rules import UNTOLD
 from runbook.diagnosis.growth import host_leaks
 from runbook.model.diagnosis import Detail, Died
 from runbook.model.log import Event, Finding
-from runbook.model.node import NodeVerdict
 from runbook.model.sentences import NOTHING, as_written
 from runbook.model.sentences.of_diagnosis import Say
+from runbook.model.units import NodeVerdict
 
 _COLOCATED = 0.6
 _FAULT_UNCONFIRMED = 0.5

@@ -14,6 +14,7 @@ from runbook.model.node import NodeFacts, NodeJudgement
 from runbook.model.remedy import Answers, Circumstances, MemoryFigure, NoPlan, Plan
 from runbook.model.template import Companion, Patch, TemplateFile
 from runbook.model.units import IncidentId, JobId, NodeName
+from runbook.model.units import IncidentState as IncidentState
 
 SCHEMA_VERSION = 1
 RESTORED = "restored.json"
@@ -33,24 +34,6 @@ class Policy(StrEnum):
     APPROVE = "approve"
     """A person says yes to each act."""
     APPLY = "apply"
-
-
-class IncidentState(StrEnum):
-    RUNNING = "running"
-    AWAITING_APPROVAL = "awaiting_approval"
-    INTERRUPTED = "interrupted"
-    """The driver stopped; `runbook resume` goes on."""
-    RECOVERED = "recovered"
-    PLANNED = "planned"
-    ESCALATED = "escalated"
-    CLOSED = "closed"
-    """Nothing to do: the job is healthy, was cancelled by its user, or did not die of memory."""
-
-    @property
-    def ended(self) -> bool:
-        return self in (
-            IncidentState.RECOVERED, IncidentState.PLANNED, IncidentState.ESCALATED, IncidentState.CLOSED
-        )
 
 
 class Milestone(StrEnum):

@@ -12,6 +12,7 @@ from enum import Enum, StrEnum, auto
 from runbook.model.catalogues import XidClass
 from runbook.model.job import NodeState
 from runbook.model.units import Bytes, JobId, NodeName, Unknown, UserName
+from runbook.model.units import NodeVerdict as NodeVerdict
 
 
 class Reach(StrEnum):
@@ -244,16 +245,6 @@ class FoundJob:
     standing: JobStanding
     detail: str = ""
     """The scheduler's state ("COMPLETED"), or why it is not known."""
-
-
-class NodeVerdict(StrEnum):
-    """What follows for the node from its facts."""
-
-    CLEAN = "clean"
-    """No hardware evidence found; not "the hardware is fine"."""
-    FAULTY = "faulty"
-    OCCUPIED = "occupied"
-    UNKNOWN = "unknown"
 
 
 class NodeAction(StrEnum):

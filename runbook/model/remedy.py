@@ -10,19 +10,8 @@ from runbook.model.diagnosis import Detail, Kind
 from runbook.model.log import Phase
 from runbook.model.sentences import NOTHING, Sentence
 from runbook.model.template import Edit
+from runbook.model.units import Effect as Effect
 from runbook.model.units import IncidentId
-
-
-class Effect(StrEnum):
-    """What a change does to the experiment. TRAINING is never used without the owner's consent."""
-
-    NONE = "none"
-    """The mathematics stays: the same global batch, the same tokens."""
-    NUMERICS = "numerics"
-    """The same samples, another order of floating-point sums."""
-    TRAINING = "training"
-    """The experiment changes: sequence length, samples, dropout masks."""
-
 
 RANKS = "ranks"
 """The name under which a person says how many ranks the training has."""

@@ -4,8 +4,10 @@ formatter each of bytes, moments and durations."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import NewType
 
 JobId = NewType("JobId", str)
@@ -47,6 +49,14 @@ def name_within(name: str, most_bytes: int) -> str:
 def playbook_of(incident: IncidentId) -> str:
     """The playbook whose flow an incident walks."""
     return incident.partition("-")[0]
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle of some values, of which there is at least one. As `statistics` has it, which takes longer to import
+    than all else that a short log needs of the library."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def size(value: int | None, *, decimals: int = 2, coarse: bool = False, unknown: str = "unknown") -> str:
@@ -108,3 +118,45 @@ def rough_duration(seconds: float, *, seconds_below_s: float = 120.0, hours_from
     if seconds < seconds_below_s:
         return f"{seconds:.0f} s"
     return f"{seconds / 3600:.1f} h" if seconds >= hours_from_s else f"{seconds / 60:.0f} min"
+
+
+# What an incident, a change and a node may be: words that stand alone, for readers that need none of the values of
+# those modules, which are hundreds of classes and take longer to make than a short log to read.
+
+class IncidentState(StrEnum):
+    RUNNING = "running"
+    AWAITING_APPROVAL = "awaiting_approval"
+    INTERRUPTED = "interrupted"
+    """The driver stopped; `runbook resume` goes on."""
+    RECOVERED = "recovered"
+    PLANNED = "planned"
+    ESCALATED = "escalated"
+    CLOSED = "closed"
+    """Nothing to do: the job is healthy, was cancelled by its user, or did not die of memory."""
+
+    @property
+    def ended(self) -> bool:
+        return self in (
+            IncidentState.RECOVERED, IncidentState.PLANNED, IncidentState.ESCALATED, IncidentState.CLOSED
+        )
+
+
+class Effect(StrEnum):
+    """What a change does to the experiment. TRAINING is never used without the owner's consent."""
+
+    NONE = "none"
+    """The mathematics stays: the same global batch, the same tokens."""
+    NUMERICS = "numerics"
+    """The same samples, another order of floating-point sums."""
+    TRAINING = "training"
+    """The experiment changes: sequence length, samples, dropout masks."""
+
+
+class NodeVerdict(StrEnum):
+    """What follows for the node from its facts."""
+
+    CLEAN = "clean"
+    """No hardware evidence found; not "the hardware is fine"."""
+    FAULTY = "faulty"
+    OCCUPIED = "occupied"
+    UNKNOWN = "unknown"

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from dbos import DBOS
 
-from runbook.engine import approval_topic, workflow_id
 from runbook.errors import NothingToDo, Unavailable
+from runbook.flow.walking import approval_topic, workflow_id
 from runbook.model.incident import Act, Incident
 from runbook.steps.check_node import look_again
 from runbook.steps.drain_node import drain_token, undrain_evidence

@@ -31,6 +31,19 @@ from tests.bench.bench_templates import templates  # noqa: E402
 from tests.bench.bench_watch import watch  # noqa: E402
 
 SANDBOX = Path("/var/lib/runbook-sandbox")
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --nodes=2 --gpus-per-node=8
+srun torchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 8 --global-batch-size 128 --num-layers 24
+"""
+LOG = """\
+0: iteration 10/ 100 | consumed samples: 1280 | elapsed time per iteration (ms): 2000.0 | lm loss: 8.1
+3: Traceback (most recent call last):
+3:   File "/opt/pretrain_gpt.py", line 10, in <module>
+3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB of \
+which 1.20 GiB is free. Of the allocated memory 70.00 GiB is allocated by PyTorch, and 1.50 GiB is reserved by PyTorch \
+but unallocated.
+"""
 
 
 def timed(argv: tuple[str, ...], runs: int, **environment: str) -> list[float]:
@@ -40,6 +53,22 @@ def timed(argv: tuple[str, ...], runs: int, **environment: str) -> list[float]:
         subprocess.run(argv, capture_output=True, check=True, env={**os.environ, **environment})
         if number:
             figures.append(time.perf_counter() - started)
+    return figures
+
+
+def processor(argv: tuple[str, ...], runs: int, folder: Path) -> list[float]:
+    """Seconds that a command and what it starts take of a processor, in a home folder of its own."""
+    environment = {**os.environ, "HOME": str(folder), "PYTHONPATH": str(REPOSITORY)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    figures = []
+    for number in range(runs + 1):
+        began = os.times()
+        subprocess.run(argv, capture_output=True, check=True, env=environment, cwd=folder)
+        ended = os.times()
+        if number:
+            figures.append(
+                ended.children_user - began.children_user + ended.children_system - began.children_system
+            )
     return figures
 
 
@@ -54,6 +83,18 @@ def start_up() -> None:
     row("python -c pass", bare)
     row("runbook --help", timed((sys.executable, "-m", "runbook", "--help"), 9), note="   aim: under 200 ms")
     row("runbook playbooks check", timed((sys.executable, "-m", "runbook", "playbooks", "check"), 5))
+    print("processor time, user and system, the programs' bytecode as an installation has it:", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "job.sbatch").write_text(SCRIPT, encoding="utf-8")
+        Path(folder, "job.log").write_text(LOG, encoding="utf-8")
+        offline = "oom --log job.log --template job.sbatch --output out"
+        for words, aim in (
+            ("", ""), ("--version", ""), ("diagnose job.log", "0.2 s"), (offline, "1.5 s"),
+            ("template show job.sbatch", ""), ("explain 79", ""),
+        ):
+            argv = (sys.executable, *(("-m", "runbook", *words.split()) if words else ("-c", "pass")))
+            name = f"runbook {words.partition(' --template')[0]}" if words else "python -c pass"
+            row(name, processor(argv, 7, Path(folder)), note=f"   aim: {aim}" if aim else "")
 
 
 def epilog() -> None:

@@ -57,7 +57,8 @@ class Side:
     @property
     def environment(self) -> Mapping[str, str]:
         homes = {name: str(self.home / name) for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME")}
-        return {**os.environ, "PYTHONPATH": str(self.root), "HOME": str(self.home), **homes}
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return {**kept, "PYTHONPATH": str(self.root), "HOME": str(self.home), **homes}
 
 
 def take_turns(

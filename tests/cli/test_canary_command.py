@@ -14,6 +14,7 @@ from runbook.cli.first_hour.canary_jobs import TRIALS, script
 from runbook.model.job import JobClass
 from runbook.model.units import JobId
 from tests.cli.conftest import Shell
+from tests.json_answers import check_answer
 
 HERE = Surroundings(
     slurm=True, plans=False, watched=False, epilog="/usr/e", spool="/var/spool/runbook", spool_there=True, targets=0
@@ -26,6 +27,7 @@ def test_a_job_that_fails_is_brought_back_and_nothing_is_left(shell: Shell) -> N
     done = shell("canary", "--folder", str(shell.work), "--only", "gpu-oom", "--only", "healthy", "--json")
     assert done.returncode == 0, (done.stdout, done.stderr)
     made = json.loads(done.stdout)
+    check_answer("schemas/canary.json", made)
     assert (made["gpus"], made["policy"], made["daemon"]) == ("simulated", "apply", False)
     works = {one["part"]: one["works"] for one in made["chain"]}
     for part in ("jobs", "healthy jobs", "log", "patch", "relaunch", "proof", "report"):

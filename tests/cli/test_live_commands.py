@@ -26,6 +26,7 @@ from runbook.model.incident import BoxVisit, Incident, IncidentState, Policy
 from runbook.model.units import IncidentId, JobId
 from tests.cli.conftest import Shell
 from tests.cli.test_commands import in_front
+from tests.json_answers import check_answer
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 HOSTILE = "\x1b]0;owned\x07\x1b[2Jgone\x9b31m\u202eback"
@@ -129,6 +130,7 @@ def test_an_incident_that_is_over_is_told_with_the_last_lines_and_the_code_of_oo
     assert re.search(r"✔ verify +passed", followed.stdout) and "\x1b" not in followed.stdout
     printed = shell("follow", f"oom-here-{job}", "--json").stdout.splitlines()
     assert [json.loads(line)["state"] for line in printed] == ["recovered"]
+    check_answer("incident-schema.json", json.loads(printed[0]))
     none = shell("follow")
     assert none.returncode == 5 and "no incident is at work" in none.stderr
 
@@ -285,7 +287,9 @@ def test_through_a_pipe_a_line_for_each_incident_that_changed(shell: Shell) -> N
     with piped(shell, "incidents", "--watch") as plain, piped(shell, "incidents", "--watch", "--json") as objects:
         assert plain.stdout is not None and objects.stdout is not None
         assert "oom-here-2  running · relaunch" in plain.stdout.readline()
-        assert json.loads(objects.stdout.readline())["id"] == "oom-here-2"
+        first = json.loads(objects.stdout.readline())
+        assert first["id"] == "oom-here-2"
+        check_answer("schemas/incidents-watch.json", first)
         store.save(_incident("2", updated_s=5.0))  # nothing that is shown has changed
         store.save(_incident("1", state=IncidentState.CLOSED, closed_s=1.0, root_job=JobId("99")))
         assert "oom-here-1  closed" in plain.stdout.readline()

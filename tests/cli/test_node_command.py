@@ -18,6 +18,7 @@ import pytest
 
 from tests.cli import warm
 from tests.cli.node_servers import Servers, servers
+from tests.json_answers import check_answer
 from tests.nvml.standin import SCENARIOS, library_folder
 
 pytestmark = pytest.mark.needs("sshd", "gcc")
@@ -80,6 +81,7 @@ def runbook(nodes: Servers, *arguments: str, inventory: Path | None = None) -> s
 def document(nodes: Servers, *arguments: str) -> dict[str, Any]:
     found = json.loads(runbook(nodes, *arguments, "--json").stdout)
     assert isinstance(found, dict)
+    check_answer("schemas/node.json", found)
     return found
 
 

@@ -18,6 +18,7 @@ from runbook.config import load_inventory
 from runbook.model.incident import Policy
 from tests.cli.conftest import Shell
 from tests.cli.test_doctor_command import Site
+from tests.json_answers import check_answer
 from tests.slurm.test_slurm_site import CONFIG
 
 SERVICE = "nobody"
@@ -55,6 +56,7 @@ class Setup:
 
     def document(self) -> dict[str, Any]:
         made: dict[str, Any] = json.loads(self.run("--json"))
+        check_answer("schemas/setup.json", made)
         return made
 
 

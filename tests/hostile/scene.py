@@ -10,8 +10,9 @@ from types import ModuleType
 
 from runbook.cli.wiring import Application
 from runbook.config import CageDocument, Inventory, NodesDocument, PathsDocument, PolicyDocument, SchedulerDocument
-from runbook.engine import Engine, Watcher, workflow_id
+from runbook.engine import Engine
 from runbook.flow import Flow, load_flow
+from runbook.flow.walking import Watcher, workflow_id
 from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, Policy
 from runbook.model.job import JobClass

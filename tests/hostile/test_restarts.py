@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runbook.engine import workflow_id
+from runbook.flow.walking import workflow_id
 from runbook.model.incident import IncidentState
 from tests.hostile.scene import Service, application, ended, failed_job, opened
 

@@ -15,6 +15,7 @@ from runbook.cage.walls import Limits
 from runbook.errors import BoxStopped
 from runbook.model.snapshots import Category, DeviceFindings, Phase, Shortage
 from runbook.snapshots import findings_of, read_snapshot
+from tests.json_answers import check_answer
 from tests.snapshots.simulated import FORWARD, SimulatedJob, training
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -92,6 +93,7 @@ def test_the_command_tells_ranks_side_by_side(tmp_path: Path) -> None:
     assert "was missing, however the memory had been arranged" in text
     assert "train/model.py:88 attend" in text
     told = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    check_answer("schemas/snapshot.json", told)
     assert [one["file"] for one in told["snapshots"]] == ["oom_rank0.pickle", "oom_rank1.pickle"]
     device = told["snapshots"][1]["devices"][0]
     assert device["shortage"] == "full"

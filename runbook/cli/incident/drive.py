@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
-import threading
 import time
 import uuid
 from dataclasses import replace
@@ -17,17 +15,17 @@ from runbook.adapters.identity import current_identity
 from runbook.adapters.store.records import packed
 from runbook.adapters.store.workflow_database import dbos_config
 from runbook.cli.incident.live import news, over, question_of, titles_of, versions
-from runbook.cli.incident.terminal import Asked, Ended, QueueWatcher, View, interruptible, pump
+from runbook.cli.incident.terminal import Asked, QueueWatcher, View, mark_interrupted, until_ended
 from runbook.cli.wiring import Application
-from runbook.engine import QUEUE, WORKFLOW, Engine, workflow_id
+from runbook.engine import QUEUE, WORKFLOW
 from runbook.errors import Interrupted, Unavailable
+from runbook.flow.walking import workflow_id
 from runbook.model.incident import Incident, IncidentState
 from runbook.model.units import IncidentId
 from runbook.service.decisions import approval_topic_of
 from runbook.triggers import Opened, Opening, again
 
 _FOLLOW_S = 0.3
-_LEAST_FREE_BYTES = 4 << 20
 
 
 def bring_back(app: Application, opened: Opened, view: View, *, interactive: bool) -> Incident:
@@ -35,7 +33,7 @@ def bring_back(app: Application, opened: Opened, view: View, *, interactive: boo
     incident = opened.incident
     if opened.opening is Opening.DONE:
         return incident
-    _check_free_space(app)
+    app.check_room()
     with app.driver("command") as lock:
         told = False
         while not lock.take():
@@ -67,17 +65,6 @@ def bring_back(app: Application, opened: Opened, view: View, *, interactive: boo
         return _drive(app, opened, view, interactive=interactive)
 
 
-def _check_free_space(app: Application) -> None:
-    """The workflow database cannot tell a full disk from a passing fault and would wait: ask first."""
-    free = os.statvfs(app.state)
-    if free.f_bavail * free.f_frsize < _LEAST_FREE_BYTES:
-        raise Unavailable(
-            f"the disk is full: less than {_LEAST_FREE_BYTES >> 20} MiB are free, so no act could be recorded",
-            where=str(app.state),
-            next_step="make room, then type the same again",
-        )
-
-
 def _drive(app: Application, opened: Opened, view: View, *, interactive: bool) -> Incident:
     watcher = QueueWatcher()
     caged = _of_another(app, opened.incident)
@@ -102,11 +89,17 @@ def _drive(app: Application, opened: Opened, view: View, *, interactive: bool) -
             waiting = replace(incident, state=IncidentState.AWAITING_APPROVAL)
             app.store.save(waiting)
             watcher.events.put(Asked(waiting, waiting.awaiting))
-        _until_ended(engine, incident, watcher, view, interactive=interactive)
+        failed = until_ended(
+            lambda: engine.wait(workflow_id(incident)), watcher, view, send_answer if interactive else None
+        )
+        if failed is not None:
+            raise Unavailable(
+                f"the workflow stopped: {failed}", where=incident.id, next_step=f"runbook resume {incident.id}"
+            ) from failed
         engine.close()
         return app.store.load(incident.id)
     except (KeyboardInterrupt, Interrupted):
-        _mark_interrupted(app, incident)
+        mark_interrupted(app, incident)
         raise Interrupted(f"interrupted; nothing is lost. Go on with `runbook resume {incident.id}`") from None
     finally:
         view.close()
@@ -117,30 +110,8 @@ def _drive(app: Application, opened: Opened, view: View, *, interactive: bool) -
 def _of_another(app: Application, incident: Incident) -> bool:
     """Whether the job is another user's: then what it left behind is not read in this process. What a person has of
     his own he reads here, without the seconds that the cage takes to start."""
-    if incident.trigger == "files":
-        return False
     job = incident.failure.job if incident.failure is not None else app.scheduler.job(incident.root_job)
     return job.owner != current_identity().name
-
-
-def _until_ended(engine: Engine, incident: Incident, watcher: QueueWatcher, view: View, *, interactive: bool) -> None:
-    failed: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            engine.wait(workflow_id(incident))
-        except BaseException as error:  # handed to the main thread, which alone ends the command
-            failed.append(error)
-        finally:
-            watcher.events.put(Ended())
-
-    threading.Thread(target=wait, daemon=True, name="wait-for-workflow").start()
-    with interruptible():
-        pump(watcher.events, view, send_answer, interactive=interactive)
-    if failed:
-        raise Unavailable(
-            f"the workflow stopped: {failed[0]}", where=incident.id, next_step=f"runbook resume {incident.id}"
-        ) from failed[0]
 
 
 def send_answer(incident: Incident, yes: bool) -> None:
@@ -205,9 +176,3 @@ def follow(app: Application, incident: Incident, view: View, *, interactive: boo
 
 def _still_asked(app: Application, incident: IncidentId, question: str) -> bool:
     return question_of(app.store.load(incident)) == question
-
-
-def _mark_interrupted(app: Application, incident: Incident) -> None:
-    current = app.store.load(incident.id)
-    if not current.finished and not current.awaiting:
-        app.store.save(replace(current, state=IncidentState.INTERRUPTED, updated_s=app.clock.now()))

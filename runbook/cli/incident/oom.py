@@ -5,24 +5,36 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runbook import __version__
 from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
 from runbook.adapters.offline import FilesScheduler, NoNodes
 from runbook.adapters.process import Command, run
+from runbook.adapters.store.records import packed
 from runbook.cli.incident import code_of
-from runbook.cli.incident.terminal import View, is_interactive, policy_for
+from runbook.cli.incident.terminal import (
+    QueueWatcher,
+    View,
+    is_interactive,
+    mark_interrupted,
+    policy_for,
+    until_ended,
+)
 from runbook.cli.say import echo, say_json
 from runbook.cli.wiring import Application, answering, application
 from runbook.config import load_inventory
-from runbook.errors import BadInput, NotAllowed, Unavailable
+from runbook.errors import BadInput, Interrupted, NotAllowed, Unavailable
 from runbook.locations import without_a_home
 from runbook.model.incident import Incident, Policy
 from runbook.model.remedy import Answers
 from runbook.model.template import SubmitContext, TemplateFile
 from runbook.model.units import JobId, UserName
 from runbook.template.text_files import language
-from runbook.triggers import Opened, Opening, Terms, incident_id, open_for
+from runbook.triggers import Opening, Terms, incident_id, open_for
+
+if TYPE_CHECKING:
+    from runbook.flow.walking import Ledger
 
 
 def oom(
@@ -137,7 +149,7 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     from runbook.cli.files.job_files import files_of, read_template
 
     with without_a_home():
-        from runbook.cli.incident.drive import bring_back
+        from runbook.flow.walking import NoLedger
 
     inventory = answering(load_inventory("local"))
     for path in logs:
@@ -170,7 +182,7 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
         incident = replace(incident, run=app.store.load(incident.id).run + 1)
     view = View(sys.stderr)
     view.heading(f"runbook oom --log {logs[0]}{' …' if len(logs) > 1 else ''} · no cluster: plan only")
-    incident = bring_back(app, Opened(Opening.NEW, incident), view, interactive=False)
+    incident = _walk(app, incident, view, NoLedger())
     written = _write(app.store.folder(incident.id), incident, template, output or (template or logs[0]).parent)
     report = next((path for path in written if path.suffix == ".html"), None)
     view.conclude(incident, str(report or app.store.folder(incident.id)), why=said.why)
@@ -179,6 +191,24 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     if said.as_json:
         say_json(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
     return code_of(incident)
+
+
+def _walk(app: Application, incident: Incident, view: View, ledger: Ledger) -> Incident:
+    """Through the flow, without the engine: what was broken off is begun anew as well as gone on with."""
+    app.check_room()
+    app.store.save(incident)
+    watcher = QueueWatcher()
+    walk = app.walk(watcher)
+    try:
+        failed = until_ended(lambda: walk.run(packed(incident), ledger), watcher, view, None)
+    except (KeyboardInterrupt, Interrupted):
+        mark_interrupted(app, incident)
+        raise Interrupted("interrupted; nothing was touched. Type the same again") from None
+    finally:
+        view.close()
+    if failed is not None:
+        raise failed
+    return app.store.load(incident.id)
 
 
 def _write(folder: Path, incident: Incident, template: Path | None, output: Path) -> list[Path]:

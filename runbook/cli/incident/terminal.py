@@ -8,9 +8,10 @@ import queue
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
@@ -27,6 +28,7 @@ from runbook.report.vocabulary.clean import clean_line, shorten
 from runbook.report.vocabulary.sentences import in_words
 
 if TYPE_CHECKING:
+    from runbook.cli.wiring import Application
     from runbook.flow import Box
     from runbook.steps.shared.base import Proposal
 
@@ -268,18 +270,36 @@ class View:
         self._console.print(Text(f"report: {report}{more}", style="dim"))
 
 
-def pump(
-    events: queue.Queue[Event], view: View, answer: Callable[[Incident, bool], None], *, interactive: bool
-) -> None:
-    """Draw events until the run has ended; put questions to the person if there is one."""
-    while True:
-        event = events.get()
-        if isinstance(event, Ended):
-            return
-        if isinstance(event, Asked) and interactive:
-            answer(event.incident, bool(view.ask(event)))
-        else:
-            view.draw(event)
+def until_ended(
+    works: Callable[[], object], watcher: QueueWatcher, view: View, answer: Callable[[Incident, bool], None] | None
+) -> BaseException | None:
+    """Do it in a thread of its own and draw what is reported meanwhile; questions are put to the person, where there is
+    one to `answer` them. Returns what it ended with, if that was an error."""
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            works()
+        except BaseException as error:  # handed to the main thread, which alone ends the command
+            failed.append(error)
+        finally:
+            watcher.events.put(Ended())
+
+    threading.Thread(target=work, daemon=True, name="works-on-incident").start()
+    with interruptible():
+        while not isinstance(event := watcher.events.get(), Ended):
+            if isinstance(event, Asked) and answer is not None:
+                answer(event.incident, bool(view.ask(event)))
+            else:
+                view.draw(event)
+    return failed[0] if failed else None
+
+
+def mark_interrupted(app: Application, incident: Incident) -> None:
+    """Have it stored that nobody works on it any more."""
+    current = app.store.load(incident.id)
+    if not current.finished and not current.awaiting:
+        app.store.save(replace(current, state=IncidentState.INTERRUPTED, updated_s=app.clock.now()))
 
 
 @contextlib.contextmanager

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from statistics import median
 
 from runbook.logs.signatures import Match
 from runbook.model.log import StepTime
+from runbook.model.units import median
 
 MARKS_KEPT = 40_000
 DURATIONS_KEPT = 2_000

@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from runbook.logs.collect import TEARDOWN_CODES, UNKNOWN_SKEW_S, Clocks, LogMatch, RankLocations, Speaker
 from runbook.logs.signatures import AT_START
 from runbook.model.log import Event
 from runbook.model.sentences import NOTHING, Sentence
 from runbook.model.sentences.of_logs import Say
-from runbook.model.units import NodeName
+from runbook.model.units import NodeName, median
 
 _POLL_S = 1.0
 RANKS_NAMED = 16

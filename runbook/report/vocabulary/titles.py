@@ -5,11 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 from runbook.model.diagnosis import Hypothesis
-from runbook.model.incident import IncidentState
 from runbook.model.job import JobRecord
 from runbook.model.log import Phase
-from runbook.model.remedy import Effect
-from runbook.model.units import moment
+from runbook.model.units import Effect, IncidentState, moment
 
 
 def diagnosis_title(hypothesis: Hypothesis) -> str:
