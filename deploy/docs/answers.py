@@ -57,7 +57,7 @@ class FirstFailed(TypedDict):
     rank: int | None
     node: str | None
     pid: int | None
-    told_by: Literal["line", "launcher"]
+    told_by: Literal["line", "launcher", "suspicion"]
 
 
 class Collateral(TypedDict):
