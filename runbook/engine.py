@@ -7,7 +7,7 @@ before it acts. Nothing outside is touched from the workflow function itself: it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from runbook.adapters.store.plain_pickles import plain_value as plain_value
 from runbook.adapters.store.records import Answer, Packed, Recorded
 from runbook.adapters.store.workflow_database import dbos_config, in_words, silence_library_logs
 from runbook.errors import Unavailable
-from runbook.flow.walking import Walk, workflow_id
+from runbook.flow.walking import Walk, incident_of_workflow, workflow_id
 from runbook.model.incident import Incident
 from runbook.model.units import IncidentId, UserName
 
@@ -68,7 +68,7 @@ class Engine:
         DBOS(config=config)  # type: ignore[arg-type]
 
         def walk(request: Recorded) -> str:
-            name = records.unpacked(request).id
+            name = incident_of_workflow(DBOS.workflow_id or "")
             self.stopped.pop(name, None)
             self._taken_up.discard(name)
             try:
@@ -141,10 +141,12 @@ class Engine:
         self.enqueue(incident)
         return "begun"
 
-    def adopt(self) -> tuple[str, ...]:
-        """Go on with every workflow that another process left unfinished. Returns their ids."""
+    def adopt(self, but: Collection[IncidentId] = ()) -> tuple[str, ...]:
+        """Go on with every workflow that another process left unfinished, `but` those of these incidents. Returns their
+        ids."""
         pending = DBOS.list_workflows(status=["PENDING"], name=WORKFLOW, load_input=False)
         left = [status for status in pending if status.executor_id != DBOS.executor_id]
+        left = [status for status in left if incident_of_workflow(status.workflow_id) not in but]
         for status in left:
             DBOS.resume_workflow(status.workflow_id, queue_name=QUEUE)
         return tuple(status.workflow_id for status in left)

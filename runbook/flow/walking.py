@@ -352,6 +352,11 @@ def workflow_id(incident: Incident) -> str:
     return incident.id if incident.run == 1 else f"{incident.id}~{incident.run}"
 
 
+def incident_of_workflow(workflow: str) -> IncidentId:
+    """Whose run it is, by what `workflow_id` made."""
+    return IncidentId(workflow.partition("~")[0])
+
+
 def approval_topic(incident: Incident, box: str) -> str:
     """One topic an act: an answer given to one question cannot approve another."""
     return f"{box}:{len(incident.visits)}"

@@ -14,17 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dbos import DBOS, SetWorkflowID
+from sqlalchemy.exc import DBAPIError
 
 from runbook.adapters.clock import SystemClock
 from runbook.adapters.metrics import IncidentMetrics, Labels, ServiceFigures
 from runbook.adapters.silent import FileSystems
 from runbook.adapters.store import IncidentStore
 from runbook.adapters.store.archive import Manifest, give_modes, unpack, write_archive
+from runbook.adapters.store.records import Packed
 from runbook.adapters.whole_file import wrong_in
 from runbook.cli import serve
 from runbook.cli.wiring import Application
 from runbook.config import CageDocument, KeepDocument
-from runbook.errors import Hung, NotAllowed, Unavailable
+from runbook.engine import QUEUE
+from runbook.errors import BadInput, Hung, NotAllowed, Unavailable
 from runbook.flow import load_flow
 from runbook.locations import playbook_folder
 from runbook.model.incident import Incident, IncidentState, Policy
@@ -325,7 +329,7 @@ def test_what_was_left_is_taken_up_a_little_at_a_time_and_of_each_owner_in_turn(
         order.append(name)
 
     left = in_turn([*theirs, (UserName("ann"), IncidentId("oom-a-900"), 20_000)])
-    taking = TakingUp(left, rising, take_up, lambda: over.append(len(order)))
+    taking = TakingUp(left, rising, take_up, lambda _failing: over.append(len(order)))
     taking.some()
     assert order == ["oom-a-0", "oom-a-900", "oom-a-1", "oom-a-2"] and not over
     taking.some()
@@ -338,14 +342,81 @@ def test_what_was_left_is_taken_up_a_little_at_a_time_and_of_each_owner_in_turn(
     assert over == [81]
     # Small ones come thirty at a time, and one that is larger than all may be comes alone.
     many = in_turn((UserName("ann"), IncidentId(f"oom-b-{number}"), 20_000) for number in range(99))
-    small = TakingUp(many, rising, take_up, int)
+    small = TakingUp(many, rising, take_up, len)
     rising.clear()
     small.some()
     assert len(rising) == 32
     rising.clear()
-    large = TakingUp(in_turn([(UserName("ann"), IncidentId("oom-c-1"), 1 << 30)]), rising, take_up, int)
+    large = TakingUp(in_turn([(UserName("ann"), IncidentId("oom-c-1"), 1 << 30)]), rising, take_up, len)
     large.some()
     assert rising == {"oom-c-1"}
+
+
+def test_what_cannot_be_taken_up_keeps_none_of_the_others_and_is_tried_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rising: set[IncidentId] = set()
+    order: list[IncidentId] = []
+    over: list[list[IncidentId]] = []
+    wrong: dict[str, Exception] = {
+        "oom-a-0": Unavailable("incident.json cannot be read: Input/output error"),
+        "oom-a-1": BadInput("incident.json is damaged"),
+        "oom-a-2": DBAPIError("SELECT 1", None, OSError()),
+    }
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+
+    def take_up(name: IncidentId) -> None:
+        rising.add(name)
+        if name in wrong:
+            raise wrong[name]
+        order.append(name)
+
+    # Each is as large as all that may rise at a time.
+    left = in_turn((UserName("ann"), IncidentId(f"oom-a-{number}"), 16 << 20) for number in range(5))
+    taking = TakingUp(left, rising, take_up, lambda failing: over.append(list(failing)))
+    taking.some()
+    assert order == ["oom-a-3"] and rising == {"oom-a-3"} and not over
+    for _ in range(50):
+        rising.clear()
+        taking.some()
+    assert order == ["oom-a-3", "oom-a-4"] and over == [list(wrong)]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3, "once each"
+    wrong.clear()
+    for _ in range(4):
+        now_s += 100
+        rising.clear()
+        taking.some()
+    assert order[2:] == ["oom-a-0", "oom-a-1", "oom-a-2"] and len(over) == 1
+
+
+def test_the_loop_comes_round_where_none_can_be_taken_up() -> None:
+    tried: list[IncidentId] = []
+
+    def take_up(name: IncidentId) -> None:
+        tried.append(name)
+        raise Unavailable("no answer")
+
+    over: list[int] = []
+    left = in_turn((UserName("ann"), IncidentId(f"oom-a-{number}"), 10) for number in range(9))
+    taking = TakingUp(left, set(), take_up, lambda failing: over.append(len(failing)))
+    taking.some()
+    assert len(tried) == 4 and not over
+    for _ in range(9):
+        taking.some()
+    assert sorted(tried) == [f"oom-a-{number}" for number in range(9)] and over == [9]
+
+
+@pytest.mark.timeout(240)
+def test_a_run_of_which_nothing_can_be_read_makes_room_for_the_next(tmp_path: Path) -> None:
+    app = application(tmp_path)
+    with Service(app) as engine:
+        name = IncidentId("oom-alpha-77")
+        engine.rising.add(name)
+        assert engine._workflow is not None
+        with SetWorkflowID(f"{name}~2"):
+            DBOS.enqueue_workflow(QUEUE, engine._workflow, Packed(b"no record"))
+        until(lambda: not engine.rising)
 
 
 @pytest.mark.timeout(240)

@@ -8,9 +8,11 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
+
+from sqlalchemy.exc import DBAPIError
 
 from runbook import __version__
 from runbook.errors import BadInput, RunbookError, Unavailable
@@ -325,6 +327,9 @@ class Room:
 
 _MOST_RISING = 32
 _MOST_RISING_BYTES = 16 << 20
+_MOST_FAILING = 4
+"""In a round: where none can be taken up the loop still comes round."""
+_AGAIN_S = 60.0
 
 
 @dataclass
@@ -337,29 +342,43 @@ class TakingUp:
     rising: set[IncidentId]
     """Taken up, and not yet where they were: whoever drives takes out what has arrived."""
     take_up: Callable[[IncidentId], None]
-    at_last: Callable[[], object]
-    """Called once, after the last."""
+    at_last: Callable[[Collection[IncidentId]], object]
+    """Called once, when each was tried, with those that could not be taken up: they are tried again."""
     _bytes: dict[IncidentId, int] = field(default_factory=dict, init=False, repr=False)
+    _again_s: dict[IncidentId, float] = field(default_factory=dict, init=False, repr=False)
+    """When what could not be taken up is tried again."""
     _over: bool = field(default=False, init=False)
 
     def some(self) -> None:
-        """As many as there is room for now. Raises `Unavailable`, and is called again then."""
+        """As many as there is room for now. One that cannot be taken up goes behind the others. Raises what `at_last`
+        does, and is called again then."""
         self._bytes = {name: taken for name, taken in self._bytes.items() if name in self.rising}
-        while self.left:
-            name, taken = self.left[0]
+        now_s, failing = time.monotonic(), 0
+        for name, taken in tuple(self.left):
+            if now_s < self._again_s.get(name, now_s):
+                continue
             many = len(self._bytes) >= _MOST_RISING or sum(self._bytes.values()) + taken > _MOST_RISING_BYTES
             if many and self._bytes:
                 return
+            self.left.remove((name, taken))
             try:
                 self.take_up(name)
-            except Unavailable:
-                raise
-            except RunbookError as error:
-                LOG.error("%s: cannot be taken up: %s", name, error)
-            self.left.popleft()
-            self._bytes[name] = taken
-        if not self._over:
-            self.at_last()
+            except Exception as error:
+                # Whatever it is, it keeps none of the others.
+                self.rising.discard(name)
+                self.left.append((name, taken))
+                if name not in self._again_s:
+                    bug = not isinstance(error, RunbookError | DBAPIError)
+                    LOG.warning("%s: cannot be taken up: %s; it is tried again", name, error, exc_info=bug)
+                self._again_s[name] = now_s + _AGAIN_S
+                failing += 1
+                if failing >= _MOST_FAILING:
+                    break
+            else:
+                self._again_s.pop(name, None)
+                self._bytes[name] = taken
+        if not self._over and all(name in self._again_s for name, _ in self.left):
+            self.at_last([name for name, _ in self.left])
             self._over = True
 
 
