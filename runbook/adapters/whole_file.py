@@ -312,13 +312,17 @@ def _lockable(path: Path) -> int:
     return descriptor
 
 
+class Locked(Unavailable):
+    """Another process has the lock."""
+
+
 @contextlib.contextmanager
 def process_lock(folder: Path, name: str, timeout_s: float) -> Iterator[int]:
     """Hold the lock of `name` and yield its descriptor, to be handed to the child that acts.
 
     The kernel keeps an flock until the last process that inherited the descriptor has ended. So whoever resumes after
-    a kill waits here until an orphaned `sbatch` is done, and then finds what it submitted. Raises `Unavailable` when
-    that takes longer than `timeout_s`."""
+    a kill waits here until an orphaned `sbatch` is done, and then finds what it submitted. Raises `Locked` when that
+    takes longer than `timeout_s`, and `Unavailable` where no lock can be made."""
     path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock"
     try:
         private_folder(folder, 0o700)
@@ -333,7 +337,7 @@ def process_lock(folder: Path, name: str, timeout_s: float) -> Iterator[int]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise Unavailable(
+                    raise Locked(
                         f"an earlier submission of {name} has not ended yet",
                         where=str(path),
                         next_step="look for an sbatch process that hangs, then try again",

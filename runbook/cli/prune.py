@@ -22,7 +22,7 @@ from dbos import DBOSClient
 from runbook.adapters.driver.lease_tables import LEASE_S
 from runbook.adapters.store.keep import Going, Held, Remover, measure, plan
 from runbook.adapters.store.totals import Key, figures_of
-from runbook.adapters.whole_file import process_lock
+from runbook.adapters.whole_file import Locked, process_lock
 from runbook.cli.say import echo
 from runbook.cli.wiring import Application, application
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
@@ -228,7 +228,7 @@ def _alone(app: Application) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(process_lock(app.state / "locks", "prune", _LOCK_S))
-        except Unavailable as error:
+        except Locked as error:
             raise Unavailable(
                 "another process is at it, the daemon or another `runbook prune`", where=error.where,
                 next_step="try again when it is done",

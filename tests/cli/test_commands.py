@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -272,6 +273,30 @@ def test_offline_diagnosis_and_patch_from_files_alone(shell: Shell, tmp_path: Pa
     assert script.read_bytes() == before
     assert json.loads(done.stdout)["contract"]["diagnosis"]["kind"] == "true_oom"
     assert list(out.glob("*.html"))
+
+
+def test_offline_one_command_at_a_time_looks_at_the_same_files(shell: Shell, tmp_path: Path) -> None:
+    job = shell.failed_job()
+    words = ("oom", "--log", str(shell.work / f"tiny-{job}.out"), "--template", str(shell.work / "train.sbatch"))
+    xdg = str(tmp_path / "xdg")
+    with ThreadPoolExecutor(3) as threads:
+        begun = [
+            threads.submit(shell, *words, "--output", str(tmp_path / f"o{number}"), XDG_STATE_HOME=xdg)
+            for number in range(3)
+        ]
+        for one in begun:
+            assert one.result().returncode == 0, one.result().stderr
+    state = tmp_path / "xdg" / "runbook" / "local"
+    (stored,) = (state / "incidents").glob("*/incident.json")
+    assert json.loads(stored.read_text())["run"] == 3, "each goes on from the one before"
+    before = stored.read_bytes()
+    (lock,) = (state / "locks").iterdir()
+    with lock.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused = shell(*words, "--output", str(tmp_path / "o4"), XDG_STATE_HOME=xdg)
+    assert refused.returncode == 6
+    assert "another `runbook oom --log` is at the same files" in refused.stderr
+    assert stored.read_bytes() == before and not (tmp_path / "o4").exists()
 
 
 def test_offline_elsewhere_than_the_job_ran_still_writes_the_patch(shell: Shell, tmp_path: Path) -> None:

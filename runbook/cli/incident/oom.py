@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
 from runbook.adapters.offline import FilesScheduler, NoNodes
 from runbook.adapters.process import Command, run
 from runbook.adapters.store.records import packed
+from runbook.adapters.whole_file import Locked, process_lock
 from runbook.cli.incident import code_of
 from runbook.cli.incident.terminal import (
     QueueWatcher,
@@ -29,12 +32,14 @@ from runbook.locations import without_a_home
 from runbook.model.incident import Incident, Policy
 from runbook.model.remedy import Answers
 from runbook.model.template import SubmitContext, TemplateFile
-from runbook.model.units import JobId, UserName
+from runbook.model.units import IncidentId, JobId, UserName
 from runbook.template.text_files import language
 from runbook.triggers import Opening, Terms, incident_id, open_for
 
 if TYPE_CHECKING:
     from runbook.flow.walking import Ledger
+
+_OTHERS_WAIT_S = 10.0
 
 
 def oom(
@@ -177,25 +182,41 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
         tool_version=__version__,
         answers=said.answers,
     )
-    if app.store.exists(incident.id):
-        # The same files again: a new look, under the same id.
-        incident = replace(incident, run=app.store.load(incident.id).run + 1)
     view = View(sys.stderr)
     view.heading(f"runbook oom --log {logs[0]}{' …' if len(logs) > 1 else ''} · no cluster: plan only")
-    incident = _walk(app, incident, view, NoLedger())
-    written = _write(app.store.folder(incident.id), incident, template, output or (template or logs[0]).parent)
+    app.check_room()
+    with _alone(app, incident.id):
+        if app.store.exists(incident.id):
+            # The same files again: a new look, under the same id.
+            incident = replace(incident, run=app.store.load(incident.id).run + 1)
+        incident = _walk(app, incident, view, NoLedger())
+        written = _write(app.store.folder(incident.id), incident, template, output or (template or logs[0]).parent)
+        document = app.store.read_file(incident.id, "incident.json") if said.as_json else b""
     report = next((path for path in written if path.suffix == ".html"), None)
     view.conclude(incident, str(report or app.store.folder(incident.id)), why=said.why)
     for path in (path for path in written if path is not report):
         echo(f"patched template: {path}", err=True)
     if said.as_json:
-        say_json(app.store.read_file(incident.id, "incident.json").decode("utf-8"), nl=False)
+        say_json(document.decode("utf-8"), nl=False)
     return code_of(incident)
+
+
+@contextmanager
+def _alone(app: Application, incident: IncidentId) -> Iterator[None]:
+    """The same files have the same incident: one command at a time looks at them. Raises `Unavailable`."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(process_lock(app.state / "locks", f"look at {incident}", _OTHERS_WAIT_S))
+        except Locked as error:
+            raise Unavailable(
+                "another `runbook oom --log` is at the same files", where=error.where,
+                next_step="try again when it is done",
+            ) from error
+        yield
 
 
 def _walk(app: Application, incident: Incident, view: View, ledger: Ledger) -> Incident:
     """Through the flow, without the engine: what was broken off is begun anew as well as gone on with."""
-    app.check_room()
     app.store.save(incident)
     watcher = QueueWatcher()
     walk = app.walk(watcher)
