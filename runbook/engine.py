@@ -18,7 +18,7 @@ from runbook.adapters.store import records
 from runbook.adapters.store.plain_pickles import plain_value as plain_value
 from runbook.adapters.store.records import Answer, Packed, Recorded
 from runbook.adapters.store.workflow_database import dbos_config, in_words, silence_library_logs
-from runbook.errors import Unavailable
+from runbook.errors import BadInput, NotFound, Unavailable
 from runbook.flow.walking import Walk, incident_of_workflow, workflow_id
 from runbook.model.incident import Incident
 from runbook.model.units import IncidentId, UserName
@@ -142,14 +142,22 @@ class Engine:
         return "begun"
 
     def adopt(self, but: Collection[IncidentId] = ()) -> tuple[str, ...]:
-        """Go on with every workflow that another process left unfinished, `but` those of these incidents. Returns their
+        """Go on with every workflow that another process left unfinished, `but` those of these incidents, and of files
+        alone, at which a command of an earlier version was: the scheduler here knows nothing of them. Returns their
         ids."""
         pending = DBOS.list_workflows(status=["PENDING"], name=WORKFLOW, load_input=False)
         left = [status for status in pending if status.executor_id != DBOS.executor_id]
-        left = [status for status in left if incident_of_workflow(status.workflow_id) not in but]
-        for status in left:
-            DBOS.resume_workflow(status.workflow_id, queue_name=QUEUE)
-        return tuple(status.workflow_id for status in left)
+        named = [(incident_of_workflow(status.workflow_id), status.workflow_id) for status in left]
+        ours = [workflow for name, workflow in named if name not in but and not self._is_of_files(name)]
+        for workflow in ours:
+            DBOS.resume_workflow(workflow, queue_name=QUEUE)
+        return tuple(ours)
+
+    def _is_of_files(self, name: IncidentId) -> bool:
+        try:
+            return self.walk.store.load(name).trigger == "files"
+        except (NotFound, BadInput):
+            return False  # what is recorded of it tells what it was
 
     def go_on(self, begin_again: Callable[[Incident], Incident]) -> tuple[IncidentId, ...]:
         """Take up what was stopped; returns those that go on. Raises what stopped them where it still does."""

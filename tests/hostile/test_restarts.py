@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from dbos import DBOS
 
 from runbook.flow.walking import workflow_id
 from runbook.model.incident import IncidentState
+from runbook.model.units import IncidentId
 from tests.hostile.scene import Service, application, ended, failed_job, opened
 
 
@@ -33,6 +37,25 @@ def test_a_job_that_takes_the_service_with_it_is_given_up(tmp_path: Path) -> Non
     assert falls == 3
     assert document["state"] == "escalated" and document["closed_s"] is not None
     assert "the service ended 3 times while it read what job" in document["conclusion"]
+
+
+@pytest.mark.timeout(200)
+def test_what_a_command_left_of_files_alone_is_not_gone_on_with(tmp_path: Path) -> None:
+    app = application(tmp_path)
+    job = failed_job(app, tmp_path, "hangs")
+    with Service(app) as engine:
+        incident = opened(app, job)
+        of_files = replace(incident, id=IncidentId("oom-files-0badcafe"), trigger="files", cluster="files")
+        app.store.save(of_files)
+        for one in (incident, of_files):
+            engine.enqueue(one)
+        until_s = time.monotonic() + 60
+        while len(DBOS.list_workflows(status=["PENDING"])) < 2:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+    again = application(tmp_path)
+    with Service(again) as engine:
+        assert engine.adopt() == (incident.id,)
 
 
 @pytest.mark.timeout(200)
