@@ -256,7 +256,7 @@ class JobWatch:
         chosen = {job.id: job for job in in_turn(wanted)[: self.rule.most_jobs]}
         for gone in [job for job, asked in self._followed.items() if job not in kept
                      and (job not in chosen or chosen[job].submit_time_s != asked.submitted_s)]:
-            self.followers.forget(gone)
+            self._follow_anew(self.followers.forget(gone), now_s)
             for of_job in (self._suspects, self._first, self._whole):
                 of_job.pop(gone, None)
             del self._followed[gone]
@@ -274,6 +274,13 @@ class JobWatch:
         if left := len(wanted) - len(chosen):
             unknown.append(f"{left} running jobs are not watched: watch.most_jobs is {self.rule.most_jobs}")
         return "; ".join(unknown)
+
+    def _follow_anew(self, cut: Iterable[JobId], now_s: float) -> None:
+        """They are asked for once more: nobody has kept the paths for which there was no room."""
+        for job in cut:
+            if (asked := self._followed.get(job)) is not None:
+                again_s = now_s if asked.again_s is None else asked.again_s
+                self._followed[job] = replace(asked, paths=b"", again_s=again_s)
 
     def _still_running(self, listed: Container[JobId]) -> frozenset[JobId]:
         """Those followed jobs that a list which is not whole lacks, without the ones of which Slurm says by themselves

@@ -54,8 +54,9 @@ class InTime:
     def follow(self, job: JobId, owner: UserName, paths: Sequence[str]) -> None:
         self._follower.follow(job, (0, 0, ()), paths)
 
-    def forget(self, job: JobId) -> None:
+    def forget(self, job: JobId) -> tuple[JobId, ...]:
         self._follower.forget(job)
+        return ()
 
     def look(self) -> tuple[Suspicion, ...]:
         told = self._follower.round(self._clock.elapsed(), self._clock.now())

@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 
 from runbook.adapters.clock import SystemClock
-from runbook.adapters.log_watch import LogFollowers, Suspicion
+from runbook.adapters.log_watch import MOST_PATH_BYTES, LogFollowers, Suspicion
 from runbook.adapters.log_watch.follower import MOST_READ_BYTES, Follower, Owner
 from runbook.adapters.metrics import WatchFigures
 from runbook.config import WatchDocument
@@ -658,6 +658,40 @@ def test_more_jobs_than_may_be_are_told_of(tmp_path: Path, followers: LogFollowe
     assert scene.watch.problem == "5 running jobs are not watched: watch.most_jobs is 25"
 
 
+def test_logs_for_which_there_was_no_room_are_followed_once_the_owners_other_jobs_end(
+    tmp_path: Path, followers: LogFollowers, spool: SpoolReader
+) -> None:
+    scene = Scene(tmp_path, followers, spool, ALIVE)
+    deep = "/".join(["d" * 250] * 15)
+    many = tuple(f"/{deep}/{task}" for task in range(MOST_PATH_BYTES // 3 // len(deep)))
+    late = tmp_path / "late.log"
+    late.write_text("step 1\n")
+    node = (NodeName("gpu-1"),)
+    scene.jobs.jobs = [_job(20, partition="gpu", more_log_paths=many, nodes=node)]
+    scene.watch.round()
+    scene.jobs.jobs.append(_job(21, partition="gpu", stdout_path=many[0], stderr_path=str(late), nodes=node))
+
+    def rounds(ready: Callable[[], bool]) -> None:
+        def ready_after_one() -> bool:
+            scene.watch.round()
+            scene.clock.sleep(1)
+            return ready()
+
+        _until(ready_after_one)
+
+    rounds(lambda: scene.watch.figures.jobs == 2)
+    rounds(lambda: "not all logs of jobs" in scene.watch.problem)
+    # It is asked for once more when its steps have begun.
+    scene.clock.sleep(600)
+    for _ in range(5):
+        scene.watch.round()
+        scene.clock.sleep(1)
+    del scene.jobs.jobs[0]
+    rounds(lambda: not scene.watch.problem)
+    late.write_text(OOM)
+    rounds(lambda: "21" in scene.watch._suspects)
+
+
 class Told:
     """Followers of logs of several owners, all of which tell of a memory failure."""
 
@@ -667,8 +701,9 @@ class Told:
     def follow(self, job: JobId, owner: UserName, paths: Sequence[str]) -> None:
         self.jobs[job] = owner
 
-    def forget(self, job: JobId) -> None:
+    def forget(self, job: JobId) -> tuple[JobId, ...]:
         del self.jobs[job]
+        return ()
 
     def look(self) -> tuple[Suspicion, ...]:
         return tuple(Suspicion(job, "out of memory") for job in self.jobs)

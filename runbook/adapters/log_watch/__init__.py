@@ -173,6 +173,10 @@ class LogFollowers:
         """From now on; as many of the paths, the first ones, as the owner has room for. Raises `NotAllowed` where the
         owner's rights cannot be had, `Unavailable`."""
         followed = self._fitting(job, owner, [path for path in paths if path.startswith("/")])
+        before = self._jobs.get(job)
+        if before is not None and (before.owner, before.paths) == (owner, followed.paths):
+            before.cut = followed.cut
+            return
         followed.left_out_until_s = self._none_until_s(owner, self._clock.elapsed())
         if not followed.left_out_until_s:
             self._tell_of(job, followed)
@@ -200,11 +204,14 @@ class LogFollowers:
         words = f"not all logs of jobs of {', '.join(owners)} are watched: their paths take more than one may have"
         return words if owners else ""
 
-    def forget(self, job: JobId) -> None:
+    def forget(self, job: JobId) -> tuple[JobId, ...]:
+        """Returns the jobs of the same owner of which not all logs are followed: there may be room for more now."""
         followed = self._jobs.pop(job, None)
-        child = self._children.get(self._key(followed.owner)) if followed is not None else None
-        if child is not None:
+        if followed is None:
+            return ()
+        if child := self._children.get(self._key(followed.owner)):
             child.forget(job, self._clock.elapsed())
+        return tuple(name for name, one in self._jobs.items() if one.cut and one.owner == followed.owner)
 
     def look(self) -> tuple[Suspicion, ...]:
         """What was told since, and a process that is held or has ended replaced. Raises `Unavailable` where too many
