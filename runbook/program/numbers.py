@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -407,6 +407,7 @@ _PRINTED = re.compile(
 )
 _MOST_CHARACTERS = 600
 _FRAME = re.compile(r'^\s*File "')
+_STARTED = re.compile(r"(?<![\w./-])[\w./+-]{1,300}\.py(?![\w.])|(?<=-m )[\w.]{1,300}")
 _PATH = re.compile(r"[\w./~+-]{1,300}\.(?:ya?ml|toml|json|py)\b(?!:\d)")
 _WRITTEN = re.compile(r"(?i)\b(?:sav(?:e|ed|ing)|writ(?:e|ing|ten)|wrote|dump(?:ed|ing)?|stor(?:e|ed|ing))\b")
 _SAYS_CONFIGURATION = re.compile(r"(?i)conf|cfg|recipe|yaml|param|setting|option|experiment")
@@ -429,18 +430,19 @@ def printed_constants(path: str, text: str) -> tuple[ProgramConstant, ...]:
     return tuple(item for name, item in found.items() if name not in counters)
 
 
-def number_given(text: str, spellings: Sequence[str], name: str) -> tuple[int, int] | None:
-    """The number that a log shows the command's option with, and its line: in a command that was printed
-    (`--batch_size 4`) or in its parser's outcome (`Namespace(batch_size=4, …)`). None where it shows none, or two."""
+def number_given(text: str, programs: Collection[str], spellings: Sequence[str]) -> tuple[int, int] | None:
+    """The number that a log shows the option of a command with that starts one of these programs (their file names),
+    and its line: `python train.py --batch_size 4`. None where it shows none, or two. What another program was given,
+    and what any line calls by the same name, says nothing of it."""
     options = "|".join(re.escape(item) for item in spellings if item.startswith("-"))
-    shown = re.compile(
-        rf"""(?<![\w-])(?:{options or "(?!)"})(?:\s+|=)["']?(\d{{1,7}})(?![\w.])"""
-        rf"""|(?<![\w.-]){re.escape(name)}=(\d{{1,7}})(?=[,)])"""
-    )
-    found = {
-        int(match[1] or match[2]): number for number, line in enumerate(text.splitlines(), start=1)
-        for match in shown.finditer(line[: 20 * _MOST_CHARACTERS])
-    }
+    shown = re.compile(rf"""(?<![\w-])(?:{options or "(?!)"})(?:\s+|=)["']?(\d{{1,7}})(?![\w.])""")
+    found: dict[int, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line[: 20 * _MOST_CHARACTERS]
+        for match in shown.finditer(line):
+            started = _STARTED.findall(line, 0, match.start())
+            if started and started[-1].rsplit("/", 1)[-1] in programs:
+                found.setdefault(int(match[1]), number)
     return next(iter(found.items())) if len(found) == 1 else None
 
 

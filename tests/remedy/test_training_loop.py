@@ -65,6 +65,7 @@ def test_a_loop_that_waits_for_its_accumulation_gets_more_of_it(tmp_path: Path, 
     (_SOUND + "optimizer_d.step()", "optimizer_d.step() at train.py:18"),
     ("optimizer.zero_grad()" + _SOUND.replace("    optimizer.zero_grad()\n", ""), "zero_grad() at train.py:13"),
     (_SOUND + "if args.amp:\n    scaler.step(second_optimizer)", "scaler.step(second_optimizer) at train.py:19"),
+    (_SOUND + "if use_amp:\n    scaler.step(second_optimizer)", "scaler.step(second_optimizer) at train.py:19"),
 ])
 def test_an_optimizer_that_does_not_wait_for_the_accumulation_is_told(tmp_path: Path, body: str, told: str) -> None:
     """Case: a second optimizer cleared the gradients of each pass, so that accumulation lost half of them. No yes to
@@ -81,6 +82,22 @@ def test_an_accumulation_that_only_shortens_the_schedule_keeps_no_batch(tmp_path
     assert isinstance(plan, NoPlan) and plan.ask is not None
     assert plan.ask.name == "smaller_batch_without_accumulation:micro_batch_size=8"
     assert "does not accumulate" in in_words(plan.question)
+
+
+def test_a_meter_that_accumulates_is_no_accumulation(tmp_path: Path) -> None:
+    """Case: a method of that name beside a loop that steps in every pass."""
+    body = "loss = model(batch)\nloss.backward()\noptimizer.step()\noptimizer.zero_grad()\nmeter.accumulate(loss)"
+    _, plan, _ = _proposed(tmp_path, _COMMAND, _program(body))
+    assert isinstance(plan, NoPlan) and "does not accumulate" in in_words(plan.question)
+
+
+@pytest.mark.parametrize("deep", [
+    "total = " + " + ".join(["1"] * 1_300),
+    "if i == 0:\n    pass\n" + "".join(f"elif i == {n}:\n    pass\n" for n in range(1_500)),
+])
+def test_a_text_as_deep_as_the_parser_allows_is_read(tmp_path: Path, deep: str) -> None:
+    _, plan, _ = _proposed(tmp_path, _COMMAND, _program(f"{deep.strip()}\n{_SOUND.strip()}"))
+    assert isinstance(plan, Plan | NoPlan)
 
 
 def test_a_batch_that_counts_the_passes_of_a_step_is_left(tmp_path: Path) -> None:
@@ -116,8 +133,8 @@ def _asked_of_a_loop_over_options(folder: Path, log: str) -> Plan | NoPlan:
 
 
 @pytest.mark.parametrize("log", [
-    "+ python train.py --batch_size 4 --accum 1\n", "Namespace(accum=1, batch_size=4, lr=0.1)\n",
-    "args: accum=1,\nbatch_size=4,\nlr=0.1)\nstep 1 loss 2\n",
+    "+ python train.py --batch_size 4 --accum 1\n",
+    "+ srun torchrun --nproc_per_node 8 /home/a/train.py --batch_size=4\n",
 ])
 def test_what_a_script_was_given_is_read_from_its_log(tmp_path: Path, log: str) -> None:
     """Case: a loop over the script's options may have set another value than the default."""
@@ -127,7 +144,12 @@ def test_what_a_script_was_given_is_read_from_its_log(tmp_path: Path, log: str) 
 
 
 @pytest.mark.parametrize("log", [
-    "", "--batch_size 4\n--batch_size 16\n", "Namespace(eval_batch_size=4)\n", "batch_size=4.5,\n", "batch_size: 4\n",
+    "", "Namespace(batch_size=4, lr=0.1)\n", "batch_size: 4\n", "--batch_size 4\n",
+    "python train.py --batch_size 4\npython train.py --batch_size 16\n",
+    "+ python tokenize_data.py --batch_size 1000\n", "valid loader: DataLoader(batch_size=16, shuffle=False)\n",
+    "+ python train.py --accum 1 && python evaluate.py --batch_size 16\n",
+    # What is further down in a log that is not read whole may be another run's.
+    "+ python train.py --batch_size 4\n" + "step\n" * 20_000,
 ])
 def test_a_log_that_does_not_show_it_for_certain_leaves_the_question(tmp_path: Path, log: str) -> None:
     plan = _asked_of_a_loop_over_options(tmp_path, log)

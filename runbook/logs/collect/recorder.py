@@ -191,9 +191,12 @@ class MatchRecorder:
         near: list[str] = []
         # Every rank of thousands warns of the same: those that come later are not looked at as closely.
         mild = view.sample < FEW and not raised and here.mild and self._collection.known_well(match.signature)
-        if not stack and not mild:
-            lines = islice(self._state.above(view, here, start), _LINES_AFTER)
-            near = [one.text for one in lines if one.speaker == here.speaker][:_LINES_NEAR]
+        exact = time_s is not None
+        looks_near = not stack and not mild
+        most = max(_LINES_AFTER if looks_near else 0, 0 if exact else LINES_FOR_TIME)
+        around = list(islice(self._state.above(view, here, start), most)) if most else []
+        if looks_near:
+            near = [one.text for one in around[:_LINES_AFTER] if one.speaker == here.speaker][:_LINES_NEAR]
         remote = remote_pid(stack)
         if remote is not None and here.pid is None:
             here = replace(here, pid=remote)
@@ -203,10 +206,9 @@ class MatchRecorder:
         own = here.text[max(0, match.start - _LINE_OF_FIGURES):]
         for text in (own, *("\n".join(one[:_LINE_OF_FIGURES] for one in some) for some in (after, reversed(near)))):
             match = self._collection.signatures.with_figures(match, text)
-        exact = time_s is not None
         if time_s is None:
-            nearby = islice(self._state.above(view, here, start), LINES_FOR_TIME)
-            stamps = (read_time(one.stamp, self._collection.started_s) for one in nearby if one.speaker == here.speaker)
+            nearby = [one for one in around[:LINES_FOR_TIME] if one.speaker == here.speaker]
+            stamps = (read_time(one.stamp, self._collection.started_s) for one in nearby)
             time_s = next((stamp for stamp in stamps if stamp is not None), None)
         spans = islice(view.after(stop), _LINES_FOR_A_REMARK)
         below = [decode(view.buffer[first:end]) for first, end in spans] if mild else after[:_LINES_FOR_A_REMARK]

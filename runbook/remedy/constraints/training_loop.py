@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeGuard
@@ -148,12 +148,17 @@ def _turns(body: Sequence[ast.stmt], tests: tuple[ast.expr, ...]) -> Iterator[_T
     too."""
     for statement in body:
         if isinstance(statement, ast.If):
-            below = (*tests, statement.test)
-            yield from (_Turn(node, tests) for node in ast.walk(statement.test))
-            yield from _turns(statement.body, below)
-            yield from _turns(statement.orelse, below)
+            branch, below = statement, tests
+            while True:
+                yield from (_Turn(node, below) for node in ast.walk(branch.test))
+                below = (*below, branch.test)
+                yield from _turns(branch.body, below)
+                if len(branch.orelse) != 1 or not isinstance(branch.orelse[0], ast.If):
+                    break
+                branch = branch.orelse[0]  # a chain of `elif` may be longer than calls can be deep
+            yield from _turns(branch.orelse, below)
             if any(isinstance(item, ast.Continue) for item in statement.body):
-                tests = below
+                tests = (*tests, statement.test)
         elif isinstance(statement, ast.With | ast.AsyncWith):
             yield from (_Turn(node, tests) for item in statement.items for node in ast.walk(item.context_expr))
             yield from _turns(statement.body, tests)
@@ -181,7 +186,7 @@ class _Program:
     def loops(self) -> list[_TrainingLoop]:
         """Those that make a backward pass in each turn; only those of the traceback where that names one."""
         found = [
-            loop for path, tree in self.trees for function, node in _loops(tree, "")
+            loop for path, tree in self.trees for function, node in _loops(tree)
             for loop in [_TrainingLoop(path, node, function)] if any(_makes_a_pass(turn.node) for turn in loop.turns)
         ]
         named = [loop for loop in found if loop.function in self.frames and loop.function != "main"]
@@ -223,12 +228,17 @@ class _Program:
         return _Followed(self, frozenset(names))
 
 
-def _loops(node: ast.AST, function: str) -> Iterator[tuple[str, _Loop]]:
-    for child in ast.iter_child_nodes(node):
-        inside = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
-        if isinstance(child, _Loop):
-            yield function, child
-        yield from _loops(child, inside)
+def _loops(tree: ast.AST) -> Iterator[tuple[str, _Loop]]:
+    """Each loop with the function in which it stands, in the text's order. Without recursion: somebody's sums and
+    chains of `elif` may be as deep as the parser allows."""
+    open_nodes = [(tree, "")]
+    while open_nodes:
+        node, function = open_nodes.pop()
+        if isinstance(node, _Loop):
+            yield function, node
+        inside = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else function
+        below = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+        open_nodes += [(child, inside) for child in reversed(below)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,25 +341,34 @@ def _outside(followed: _Followed, loop: _TrainingLoop) -> list[ast.Call] | None:
     wait for the accumulation; None where none waits for it."""
     if isinstance(loop.node, ast.For) and followed._mentioned(loop.node.iter):
         return []  # the turns are the passes of one step
-    if any(_is_library_accumulating(turn.node) for turn in loop.turns):
+    if _is_library_accumulating(loop.node):
         return []
     if followed.update_in(loop) is None:
         return None
     calls = [(call, turn) for turn in loop.turns if (call := _step(turn.node) or _clears(turn.node)) is not None]
-    return [call for call, turn in calls if all(_is_switch(test) for test in turn.tests)]
+    changed = frozenset(
+        node.id for node in ast.walk(loop.node) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    return [call for call, turn in calls if all(_is_switch(test, changed) for test in turn.tests)]
 
 
-def _is_library_accumulating(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "accumulate"
+def _is_library_accumulating(loop: ast.AST) -> bool:
+    """`with accelerator.accumulate(model):` around the passes; a meter may have a method of that name, too."""
+    return any(
+        isinstance(call := item.context_expr, ast.Call) and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "accumulate"
+        for node in ast.walk(loop) if isinstance(node, ast.With | ast.AsyncWith) for item in node.items
+    )
 
 
-def _is_switch(test: ast.expr) -> bool:
-    """A condition that is the same in every turn: `if args.amp`, `if scaler is not None`."""
+def _is_switch(test: ast.expr, changed: Set[str]) -> bool:
+    """A condition that is the same in every turn: `if args.amp`, `if scaler is not None`, `if use_amp`. `changed`: the
+    names that the loop sets."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _is_switch(test.operand)
+        return _is_switch(test.operand, changed)
     if isinstance(test, ast.Compare):
         return all(isinstance(item, ast.Is | ast.IsNot) for item in test.ops)
-    return isinstance(test, ast.Attribute)
+    return isinstance(test, ast.Attribute) or (isinstance(test, ast.Name) and test.id not in changed)
 
 
 def _makes_a_pass(node: ast.AST) -> bool:

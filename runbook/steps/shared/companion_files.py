@@ -178,7 +178,7 @@ class ProgramSources:
             return None
 
 
-_HEAD_BYTES = 1 << 16
+HEAD_BYTES = 1 << 16
 _MOST_HEADS = 4
 
 
@@ -188,7 +188,7 @@ def log_heads(files: Files, job: JobRecord) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for path in job.log_paths[:_MOST_HEADS]:
         try:
-            found.append((path, files.read_small(path, job.owner, _HEAD_BYTES).decode("utf-8", "replace")))
+            found.append((path, files.read_small(path, job.owner, HEAD_BYTES).decode("utf-8", "replace")))
         except RunbookError:
             continue
     return found

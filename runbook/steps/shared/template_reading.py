@@ -56,7 +56,7 @@ from runbook.remedy import (
     with_unresolved_batch,
 )
 from runbook.slurm.sbatch_options import parse_submit_line
-from runbook.steps.shared.companion_files import ProgramSources, asked_of_unread, composed_options
+from runbook.steps.shared.companion_files import HEAD_BYTES, ProgramSources, asked_of_unread, composed_options
 from runbook.template import (
     CannotEdit,
     NamedFile,
@@ -323,18 +323,20 @@ class TemplateReading:
 
     def _as_the_log_shows(self, found: Sequence[Setting]) -> tuple[Setting, ...]:
         """The options of the batch whose value the script leaves to what it was given (`$1`, a loop over its options),
-        with the number that the failed job's own log shows them with: a relaunch is given the same."""
+        with the number that the failed job's own log shows this program's command with: a relaunch is given the same.
+        Only of a log that was read whole: what is further down may show another."""
         batch = self.system.batch if self.system is not None else None
         wanted = (batch.micro, batch.accumulation, batch.total) if batch is not None else ()
+        started = {posixpath.basename(path) for path in self.programs}
         told = []
         for item in found:
             if item.value is None and item.parameter in wanted and item.spelling.startswith("-"):
                 option = self.program.option(item.spelling) if self.program is not None else None
                 spellings = option.names if option is not None else (item.spelling,)
-                name = option.dest if option is not None else item.spelling.lstrip("-").replace("-", "_")
                 shown = {
                     given[0]: f"{posixpath.basename(path)}:{given[1]}" for path, text in self._log_heads
-                    if (given := number_given(text, spellings, name)) is not None
+                    if len(text.encode()) < HEAD_BYTES
+                    and (given := number_given(text, started, spellings)) is not None
                 }
                 for value, place in shown.items() if len(shown) == 1 else ():
                     item = replace(item, value=str(value), unresolved=None, told=True, trail=(*item.trail, place))
