@@ -156,6 +156,14 @@ def test_a_log_that_does_not_show_it_for_certain_leaves_the_question(tmp_path: P
     assert isinstance(plan, NoPlan) and in_words(plan.question).startswith("What is --batch_size")
 
 
+def test_of_two_programs_a_log_says_nothing_for_certain(tmp_path: Path) -> None:
+    """Case: what a tokenizer was given became the training's batch."""
+    programs = {**_program(_SOUND), "tokenize_data.py": _program(_SOUND)["train.py"]}
+    command = 'python tokenize_data.py --batch_size 1000\npython train.py --batch_size "$1" --accum 1'
+    _, plan, _ = _proposed(tmp_path, command, programs, log="+ python tokenize_data.py --batch_size 1000\n")
+    assert isinstance(plan, NoPlan)
+
+
 def test_numbers_for_a_tracker_set_nothing(tmp_path: Path) -> None:
     program = "STEPS, BATCH = 1000, 32\nwandb.init(config={'batch_size': 64})\nfor i in range(STEPS): step(BATCH)\n"
     _, plan, _ = _proposed(tmp_path, "python train.py", {"train.py": program})

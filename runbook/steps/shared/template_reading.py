@@ -323,20 +323,17 @@ class TemplateReading:
 
     def _as_the_log_shows(self, found: Sequence[Setting]) -> tuple[Setting, ...]:
         """The options of the batch whose value the script leaves to what it was given (`$1`, a loop over its options),
-        with the number that the failed job's own log shows this program's command with: a relaunch is given the same.
-        Only of a log that was read whole: what is further down may show another."""
+        with the number that the failed job's own log, read whole, shows the one program's command with."""
         batch = self.system.batch if self.system is not None else None
         wanted = (batch.micro, batch.accumulation, batch.total) if batch is not None else ()
-        started = {posixpath.basename(path) for path in self.programs}
-        told = []
+        started, told = {posixpath.basename(one.path or "") for one in self.started}, []
         for item in found:
-            if item.value is None and item.parameter in wanted and item.spelling.startswith("-"):
+            if item.value is None and item.parameter in wanted and item.spelling.startswith("-") and len(started) == 1:
                 option = self.program.option(item.spelling) if self.program is not None else None
                 spellings = option.names if option is not None else (item.spelling,)
                 shown = {
                     given[0]: f"{posixpath.basename(path)}:{given[1]}" for path, text in self._log_heads
-                    if len(text.encode()) < HEAD_BYTES
-                    and (given := number_given(text, started, spellings)) is not None
+                    if len(text) < HEAD_BYTES and (given := number_given(text, started, spellings)) is not None
                 }
                 for value, place in shown.items() if len(shown) == 1 else ():
                     item = replace(item, value=str(value), unresolved=None, told=True, trail=(*item.trail, place))
