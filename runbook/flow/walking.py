@@ -21,6 +21,7 @@ from runbook.model.incident import NOBODY, Act, BoxVisit, Incident, IncidentStat
 from runbook.model.units import IncidentId
 from runbook.ports import Clock
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, read_only_ports
+from runbook.steps.shared.holding import to_let_go
 
 _Result = TypeVar("_Result")
 
@@ -243,7 +244,7 @@ class Walk:
             incident,
             state=IncidentState.INTERRUPTED,
             conclusion=conclusion,
-            to_do=(*(line[6:] for line in rest if line.startswith("next: ")), mended),
+            to_do=(*(line[6:] for line in rest if line.startswith("next: ")), *self._to_let_go(incident), mended),
             updated_s=self.clock.now(),
         )
         self.store.save(stopped)
@@ -257,11 +258,12 @@ class Walk:
         told = f"Stopped at {name}, which was tried {_MOST_STOPPED} times: {what}."
         to_do = tuple(line.removeprefix("next: ") for line in rest)
         incident = self._entered(box, before)
-        incident = replace(incident, conclusion=told, to_do=tuple(dict.fromkeys((*to_do, *incident.to_do))))
+        following = self.flow.person if name != self.flow.person and not box.closes else ""
+        left = () if following else self._to_let_go(incident)
+        incident = replace(incident, conclusion=told, to_do=tuple(dict.fromkeys((*to_do, *left, *incident.to_do))))
         now = self.clock.now()
         visit = replace(incident.visits[-1], summary=what, ended_s=now, outcome=STOPPED)
         incident = replace(incident, visits=(*incident.visits[:-1], visit), updated_s=now)
-        following = self.flow.person if name != self.flow.person and not box.closes else ""
         if following:
             incident = replace(incident, box=following)
         else:
@@ -273,6 +275,12 @@ class Walk:
         return Handed(incident=records.changes(held, incident), box=following or END)
 
     # -- helpers ---------------------------------------------------------------------------------------------
+
+    def _to_let_go(self, incident: Incident) -> tuple[str, ...]:
+        try:
+            return to_let_go(self._context(incident).ports.folder, incident)
+        except RunbookError:  # what stopped it, most likely
+            return ()
 
     def _context(self, incident: Incident) -> StepContext:
         return self.context_of(incident, lambda text: self.watcher.line(incident.id, text))
@@ -331,7 +339,11 @@ class Walk:
             incident,
             state=IncidentState.INTERRUPTED,
             conclusion=f"Stopped at {incident.box}: {lines[0]}.",
-            to_do=(*(line.strip() for line in lines[1:]), f"Then `runbook resume {incident.id}`."),
+            to_do=(
+                *(line.strip() for line in lines[1:]),
+                *self._to_let_go(incident),
+                f"Then `runbook resume {incident.id}`.",
+            ),
             updated_s=self.clock.now(),
         )
         self.store.save(stopped)

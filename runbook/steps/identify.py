@@ -52,8 +52,6 @@ def run(context: StepContext) -> StepResult:
     where = f"job {job.id} ({job.name or 'unnamed'}, {job.owner})"
     if waits and not _failed_before(job, incident.trigger):
         return _closed(incident, Outcome.WAITING, f"{where} has not started yet: {job.state.name}")
-    if waits:
-        incident = hold(context, job, incident)
     asked = incident.trigger in PERSON_TRIGGERS
     # Whose event tells of a memory failure in its log; of no relaunch's.
     pipe = incident.trigger == "epilog" and not job.restarts and not incident.attempts
@@ -82,6 +80,8 @@ def run(context: StepContext) -> StepResult:
             replace(incident, conclusion=f"{where} wrote to no log file that the scheduler knows of."),
             "no log file",
         )
+    if waits:  # the last deed: whatever ends this box before it leaves nothing behind
+        incident = hold(context, job, incident)
     nodes = f"{len(job.nodes)} node{'s' if len(job.nodes) != 1 else ''}"
     return StepResult(Outcome.IDENTIFIED, incident, f"{where}, {job.state.name}, {nodes}, from {job.source}")
 

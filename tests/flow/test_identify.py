@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runbook.model.incident import Attempt, IncidentState, Policy
-from runbook.model.job import JobClass, JobRecord, JobState
+from runbook.adapters.store import records
+from runbook.errors import BoxStopped, NotAllowed, Unavailable
+from runbook.flow import Box, load_flow
+from runbook.flow.walking import NoLedger, Walk
+from runbook.model.incident import Attempt, BoxVisit, Incident, IncidentState, Policy
+from runbook.model.job import JobClass, JobRecord, JobScript, JobState
 from runbook.model.template import TemplateFile
-from runbook.model.units import JobId, NodeName
+from runbook.model.units import IncidentId, JobId, NodeName, Unknown
 from runbook.remedy import load_restarters, submitted_by_another
 from runbook.slurm.states import job_state
 from runbook.steps import cancel_job, choose_lever, classify, identify, read_error, relaunch, report
 from runbook.steps.cancel_job import of_another
-from tests.contract.fakes import ends
+from runbook.steps.shared.base import Proposal, StepContext, StepResult
+from tests.contract.fakes import FakeScheduler, ends
+from tests.flow.inventory import BY_QUESTION
 from tests.flow.test_resuming import Scene
 
 RESTARTERS = Path(__file__).parents[2] / "playbooks/oom/restarters.yaml"
@@ -155,6 +162,133 @@ def test_nothing_is_held_under_plan_and_what_somebody_else_holds_stays_so() -> N
     scene, acts = _waits_again(reason="JobHeldUser")
     report.run(scene.context())
     assert acts == [] and scene.scheduler.acts == []
+
+
+class Slurmctld(FakeScheduler):
+    """It stops answering before the script is read, or after a job was held; or refuses; or the job starts first."""
+
+    does = ""
+
+    def script(self, job: JobId) -> JobScript | Unknown:
+        if self.does == "away at the script":
+            raise Unavailable("Slurm does not answer")
+        return super().script(job)
+
+    def hold(self, job: JobRecord) -> bool:
+        if self.does == "refuses":
+            raise NotAllowed("access denied")
+        if self.does == "starts it":
+            return False
+        held = super().hold(job)
+        if self.does == "away after the hold":
+            raise Unavailable("Slurm does not answer")
+        return held
+
+
+def _requeued(does: str) -> Scene:
+    """A job that failed and waits to start again, before it is looked at."""
+    scene = Scene("true", trigger="epilog")
+    scene.scheduler = scheduler = Slurmctld(scene.clock)
+    scheduler.does = does
+    job = scheduler.add(script="true", life=(), restarts=1, reason="BeginTime", state=job_state("PENDING"))
+    scene.incident = replace(scene.incident, root_job=job, failure=None, original=None)
+    return scene
+
+
+def test_it_is_held_once_all_is_read_and_given_back_whatever_became_of_the_box_that_held_it() -> None:
+    """Case: it was held first, and the run that was ended over the owner's files knew of no job to release."""
+    scene = _requeued("away at the script")
+    with pytest.raises(Unavailable):
+        identify.run(scene.context())
+    assert scene.scheduler.acts == []
+    scene = _requeued("away after the hold")
+    with pytest.raises(Unavailable):
+        identify.run(scene.context())
+    job = scene.incident.root_job
+    ended = report.run(scene.context()).incident
+    assert ended.failure is None and scene.scheduler.acts == [("hold", job), ("release", job)]
+
+
+def _held_by_its_owner(scene: Scene) -> None:
+    job = scene.scheduler.job(scene.incident.root_job)
+    scene.scheduler.jobs[job.id].record = replace(scene.scheduler.jobs[job.id].record, reason="JobHeldUser")
+
+
+@pytest.mark.parametrize("does", ["", "refuses", "starts it"])
+def test_what_its_owner_holds_later_stays_held(does: str) -> None:
+    """Case: the mark outlived a release, and a hold that failed."""
+    scene = _requeued(does)
+    scene.incident = identify.run(scene.context()).incident
+    if not does:
+        scene.incident = report.run(scene.context()).incident
+    before = list(scene.scheduler.acts)
+    _held_by_its_owner(scene)
+    report.run(scene.context())
+    identify.run(scene.context())
+    report.run(scene.context())
+    assert scene.scheduler.acts == before
+
+
+class _Broken:
+    """Boxes of which one cannot go on."""
+
+    def __init__(self, broken: str, error: Exception) -> None:
+        self.broken, self.error = broken, error
+
+    def run(self, box: Box, context: StepContext) -> StepResult:
+        if box.name == self.broken:
+            raise self.error
+        return box.run(context)
+
+    def propose(self, box: Box, context: StepContext) -> Proposal | None:
+        return None
+
+
+class _Nobody:
+    """Looks on, and keeps the incident."""
+
+    def __init__(self) -> None:
+        self.saved: list[Incident] = []
+
+    def entered(self, box: Box, incident: Incident) -> None: ...
+    def left(self, box: Box, visit: BoxVisit, incident: Incident) -> None: ...
+    def line(self, incident: IncidentId, text: str) -> None: ...
+    def asked(self, incident: Incident, proposal: Proposal) -> None: ...
+
+    def save(self, incident: Incident) -> None:
+        self.saved.append(incident)
+
+    def load(self, incident: IncidentId) -> Incident:
+        return self.saved[-1]
+
+
+@pytest.mark.parametrize(
+    ("broken", "error", "state"),
+    [
+        ("read_error", Unavailable("the disk is gone"), IncidentState.INTERRUPTED),
+        ("read_error", NotAllowed("access denied"), IncidentState.INTERRUPTED),
+        ("read_error", ZeroDivisionError(), IncidentState.INTERRUPTED),
+        ("report", BoxStopped("it took too long"), IncidentState.ESCALATED),
+    ],
+)
+def test_an_incident_that_stops_before_its_report_says_that_the_job_is_held(
+    broken: str, error: Exception, state: IncidentState
+) -> None:
+    scene, onlooker = _requeued(""), _Nobody()
+    record = scene.scheduler.job(scene.incident.root_job)
+    scene.files.files |= type(scene.files)({record.log_paths[0]: b"step 10\nTraining done\n"}).files
+
+    def context_of(incident: Incident, _tell: Callable[[str], None]) -> StepContext:
+        return replace(scene.context(), incident=incident)
+
+    walk = Walk(
+        load_flow(RESTARTERS.parent / "flow.yaml"), context_of, onlooker, scene.clock, BY_QUESTION, onlooker,
+        draw=lambda _incident: None, boxes=_Broken(broken, error),
+    )
+    walk.run(records.packed(scene.incident), NoLedger())
+    last = onlooker.saved[-1]
+    assert last.state is state and scene.scheduler.acts == [("hold", scene.incident.root_job)]
+    assert any(f"`scontrol release {scene.incident.root_job}`" in item for item in last.to_do), last.to_do
 
 
 def test_a_running_job_of_which_srun_saw_a_task_end_is_not_healthy() -> None:

@@ -1,26 +1,44 @@
-"""A job that failed and waits to start again, unpatched, is held while it is worked on, and released where it stays."""
+"""A job that failed and waits to start again, unpatched, is held while it is worked on, and released where it stays.
+
+Nobody can tell from a held job who held it. So a mark in the incident's folder says that it was us, and in which run of
+the job, from before it is held until it is released. What is given back goes by the marks alone, whatever became of the
+box that held it."""
 
 from __future__ import annotations
 
-from runbook.errors import NotFound, RunbookError, Unavailable
+from dataclasses import dataclass, replace
+
+from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
 from runbook.model.incident import Incident, Policy
 from runbook.model.job import JobRecord
-from runbook.steps.shared.base import StepContext, with_notes
+from runbook.model.units import JobId, UserName
+from runbook.slurm.ownership import check_same_run
+from runbook.steps.shared.base import IncidentFolder, StepContext, with_notes
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    restarts: int
+    uid: int | None
+    owner: UserName
 
 
 def hold(context: StepContext, job: JobRecord, incident: Incident) -> Incident:
     """The incident with a note of it. Not under the policy that touches nothing, and none that somebody else holds."""
-    if incident.policy is Policy.PLAN or (job.reason_code.startswith("JobHeld") and not _is_ours(context, job)):
+    ours = _mark(context.ports.folder, incident, job.id) == _of(job)
+    if incident.policy is Policy.PLAN or (job.reason_code.startswith("JobHeld") and not ours):
         return incident
-    # Nobody can tell from a held job who held it: what is about to be done is written down first.
-    context.ports.folder.write_file(incident.id, _mark(job), b"held\n")
+    _write(context, job.id, _of(job))
     try:
         held = context.ports.scheduler.hold(job)
     except Unavailable:
         raise
     except RunbookError as error:
+        if isinstance(error, NotAllowed):
+            _write(context, job.id, None)
         return with_notes(incident, f"Job {job.id} may start again as it was at any time: {error.what}.")
     if not held:
+        _write(context, job.id, None)
         return incident
     return with_notes(incident, f"Job {job.id} waited to start again as it was, and is held while this is worked on.")
 
@@ -28,27 +46,73 @@ def hold(context: StepContext, job: JobRecord, incident: Incident) -> Incident:
 def give_back(context: StepContext) -> Incident:
     """The incident at its end, with a note where a job that was held, and is still there, was released."""
     incident = context.incident
-    for job in [one.job for one in (incident.failure,) if one is not None]:
-        if not _is_ours(context, job):
+    for job in _jobs(incident):
+        mark = _mark(context.ports.folder, incident, job)
+        if mark is None:
             continue
         try:
-            released = context.ports.scheduler.release(job)
+            now = context.ports.scheduler.job(job)
+            held = replace(now, restarts=mark.restarts, uid=mark.uid, owner=mark.owner, start_time_s=None)
+            check_same_run(now, held)
+            released = context.ports.scheduler.release(held)
         except Unavailable:
             raise
+        except NotFound:
+            released = False
         except RunbookError as error:
-            command = f"`scontrol release {job.id}`"
-            return with_notes(incident, f"Job {job.id} is still held: {error.what}. {command} lets it start again.")
+            if isinstance(error, NotAllowed):
+                _write(context, job, None)
+            command = f"`scontrol release {job}`"
+            incident = with_notes(incident, f"Job {job} is still held: {error.what}. {command} lets it start again.")
+            continue
+        _write(context, job, None)
         if released:
-            return with_notes(incident, f"Job {job.id} is no longer held: it starts again as it was.")
+            incident = with_notes(incident, f"Job {job} is no longer held: it starts again as it was.")
     return incident
 
 
-def _is_ours(context: StepContext, job: JobRecord) -> bool:
+def to_let_go(folder: IncidentFolder, incident: Incident) -> tuple[str, ...]:
+    """For a person, of an incident that stops before its report: which jobs it has left held."""
+    held = [job for job in _jobs(incident) if _mark(folder, incident, job) is not None]
+    return tuple(
+        f"Job {job} is held for this incident, and released at its end: `scontrol release {job}` lets it start again "
+        "as it was."
+        for job in held
+    )
+
+
+def _jobs(incident: Incident) -> tuple[JobId, ...]:
+    """All that it may have held. One of files alone has none."""
+    if incident.trigger == "files":
+        return ()
+    return tuple(dict.fromkeys((incident.root_job, *(one.job for one in incident.attempts if one.job))))
+
+
+def _of(job: JobRecord) -> _Mark:
+    return _Mark(job.restarts, job.uid, job.owner)
+
+
+def _mark(folder: IncidentFolder, incident: Incident, job: JobId) -> _Mark | None:
+    """None: it is not held by us, or not any more."""
     try:
-        return bool(context.ports.folder.read_file(context.incident.id, _mark(job)))
-    except NotFound:
-        return False
+        told = folder.read_file(incident.id, _path(job)).decode().split("\n")
+    except (NotFound, UnicodeDecodeError):
+        return None
+    if len(told) != 4 or told[0] != "held" or not _is_number(told[1]) or (told[2] and not _is_number(told[2])):
+        return None
+    return _Mark(int(told[1]), int(told[2]) if told[2] else None, UserName(told[3]))
 
 
-def _mark(job: JobRecord) -> str:
-    return f"acts/hold-{job.id}-{job.restarts}"
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 20
+
+
+def _write(context: StepContext, job: JobId, mark: _Mark | None) -> None:
+    text = "not held"
+    if mark is not None:
+        text = f"held\n{mark.restarts}\n{'' if mark.uid is None else mark.uid}\n{mark.owner}"
+    context.ports.folder.write_file(context.incident.id, _path(job), text.encode())
+
+
+def _path(job: JobId) -> str:
+    return f"acts/hold-{job}"
