@@ -45,8 +45,9 @@ class Scheduler(Protocol):
         owner's or another run's by now."""
 
     def hold(self, job: JobRecord) -> bool:
-        """Keep a job that waits from starting until it is released, by us or by its owner. False: it does not wait
-        any more, or this scheduler holds nothing. Raises `NotAllowed` as `cancel` does."""
+        """Keep a job that would start by itself from starting until it is released, by us or by its owner. False: it
+        does not wait any more, or is held already, or this scheduler holds nothing. Raises `NotAllowed` as `cancel`
+        does."""
 
     def release(self, job: JobRecord) -> bool:
         """Let a job that waits because it is held so start again; False for any other. Raises `NotAllowed` as `cancel`

@@ -49,6 +49,13 @@ _FLAG_SHOWN_AS_STATE: dict[str, str] = {
     "COMPLETING": "RUNNING",
 }
 
+_STARTS_BY_ITSELF = frozenset({
+    "", "None", "BeginTime", "Cleaning", "Dependency", "JobArrayTaskLimit", "Licenses", "NodeDown",
+    "Nodes required for job are DOWN", "PartitionDown", "PartitionInactive", "Priority", "ReqNodeNotAvail",
+    "Reservation", "Resources",
+})  # fmt: skip
+_LIMITS = ("AssocGrp", "AssocMax", "QOSGrp", "QOSMax")
+
 _DRAIN_WORDS = frozenset({"DRAIN", "DRAINED", "DRAINING", "DRNG"})
 _DOWN_WORDS = frozenset({
     "DOWN", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "INVALID", "INVALID_REG", "NOT_RESPONDING", "NO_RESPOND",
@@ -103,3 +110,9 @@ def node_class(words: Iterable[str]) -> NodeClass:
     if not present or present - _BUSY_WORDS - _FREE_WORDS:
         return NodeClass.UNKNOWN
     return NodeClass.BUSY if present & _BUSY_WORDS else NodeClass.AVAILABLE
+
+
+def starts_by_itself(reason_code: str) -> bool:
+    """Whether a job that waits for this reason starts once that is over, with nobody's hand. One that somebody or Slurm
+    itself holds does not, and of a reason that is not known it is not said. Source: squeue(1) "JOB REASON CODES"."""
+    return reason_code in _STARTS_BY_ITSELF or reason_code.startswith(_LIMITS)

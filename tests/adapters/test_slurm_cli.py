@@ -84,6 +84,17 @@ class Desk:
             f'sed -e "s/~recordedseparator~/$separator/g" -e "s/sb-alice/{getpass.getuser()}/g" $file',
         )
 
+    def waits(self, job: str, reason: str, *, restarts: int = 1) -> None:
+        """From now on squeue knows one job alone, which failed and waits."""
+        values = {
+            "JobID": job, "JobArrayID": job, "State": "PENDING", "Reason": reason, "Restartcnt": str(restarts),
+            "NodeList": "", "StartTime": "N/A",
+        }
+        told = [values.get(name, given) for name, given in zip(controller.JOB_COLUMNS, self.row(), strict=True)]
+        (self.bin / "waits.txt").write_text("".join(f"{field}~recordedseparator~" for field in told) + "\n")
+        self.print_recorded("squeue", str(self.bin / "waits.txt"))
+        self.answer("sacct", NO_ACCOUNTING)
+
     @staticmethod
     def row() -> list[str]:
         return (RECORDED / "squeue_failed.txt").read_text().split("~recordedseparator~")[:-1]
@@ -365,6 +376,26 @@ def test_a_number_that_is_another_s_by_now_is_not_cancelled(desk: Desk) -> None:
     assert desk.asked("scancel") == []
     desk.slurm.cancel(judged)
     assert len(desk.asked("scancel")) == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "held", "released"),
+    [
+        ("BeginTime", True, False), ("None", True, False), ("QOSMaxGRESPerUser", True, False),
+        ("ReqNodeNotAvail, UnavailableNodes:gpu-21", True, False), ("JobHeldUser", False, True),
+        ("JobHeldAdmin", False, False), ("JobHoldMaxRequeue", False, False),
+        ("launch failed requeued held", False, False), ("JobLaunchFailure", False, False), ("News", False, False),
+    ],
+)
+def test_a_job_is_held_that_would_start_by_itself_and_released_where_it_is_held_so(
+    desk: Desk, reason: str, held: bool, released: bool
+) -> None:
+    """Case: what Slurm itself holds, after a launch that failed or too many requeues, was held and released."""
+    desk.waits("4711", reason)
+    job = desk.slurm.job(JobId("4711"))
+    assert (desk.slurm.hold(job), desk.slurm.release(job)) == (held, released)
+    commands = [*(["scontrol uhold 4711"] if held else []), *(["scontrol release 4711"] if released else [])]
+    assert desk.asked("scontrol") == commands
 
 
 def test_a_record_read_before_accounting_knew_the_job_is_completed_or_refused(desk: Desk, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
@@ -25,7 +25,7 @@ from runbook.model.job import (
 from runbook.model.units import Bytes, JobId, NodeName, Unknown, UserName
 from runbook.slurm.ownership import carries, check_same_run
 from runbook.slurm.sbatch_options import parse_arguments
-from runbook.slurm.states import job_state
+from runbook.slurm.states import job_state, starts_by_itself
 from runbook.slurm.submit import sbatch_command
 
 
@@ -184,19 +184,20 @@ class FakeScheduler:
         return tuple(record.id for record in sorted(matching, key=lambda record: record.submit_time_s or 0.0))
 
     def hold(self, job: JobRecord) -> bool:
-        return self._let(job, "hold", held=False)
+        return self._let(job, "hold", starts_by_itself, "JobHeldUser")
 
     def release(self, job: JobRecord) -> bool:
-        return self._let(job, "release", held=True)
+        return self._let(job, "release", lambda reason_code: reason_code == "JobHeldUser", "")
 
-    def _let(self, job: JobRecord, act: str, *, held: bool) -> bool:
+    def _let(self, job: JobRecord, act: str, may: Callable[[str], bool], reason: str) -> bool:
         if job.id not in self.jobs or self.job(job.id).state.job_class is not JobClass.WAITING:
             return False
         check_same_run(self.job(job.id), job)
         found = self.jobs[job.id]
-        if (found.record.reason == "JobHeldUser") == held:
-            found.record = replace(found.record, reason="" if held else "JobHeldUser")
-            self.acts.append((act, job.id))
+        if not may(found.record.reason_code):
+            return False
+        found.record = replace(found.record, reason=reason)
+        self.acts.append((act, job.id))
         return True
 
     def cancel(self, job: JobRecord) -> None:

@@ -159,9 +159,13 @@ def test_it_is_given_back_where_it_stays_also_by_a_run_that_was_killed_in_betwee
 
 def test_nothing_is_held_under_plan_and_what_somebody_else_holds_stays_so() -> None:
     assert _waits_again(Policy.PLAN)[1] == []
-    scene, acts = _waits_again(reason="JobHeldUser")
-    report.run(scene.context())
-    assert acts == [] and scene.scheduler.acts == []
+    # Also what Slurm itself holds, and what nobody has heard of.
+    for reason in (
+        "JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "launch failed requeued held", "JobLaunchFailure", "New"
+    ):
+        scene, acts = _waits_again(reason=reason)
+        report.run(scene.context())
+        assert acts == [] and scene.scheduler.acts == []
 
 
 class Slurmctld(FakeScheduler):

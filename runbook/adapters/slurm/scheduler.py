@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,6 +48,7 @@ from runbook.slurm.job_record import choose_record, merge_records, with_log_path
 from runbook.slurm.ownership import carries, check_same_run, same_owner, submitted_under
 from runbook.slurm.sbatch_options import wrapped_text
 from runbook.slurm.site import CONFIG_ARGUMENTS, read_config
+from runbook.slurm.states import starts_by_itself
 from runbook.slurm.submit import (
     SbatchCommand,
     check_relaunchable,
@@ -377,20 +378,25 @@ class SlurmCli:
             raise error
 
     def hold(self, job: JobRecord) -> bool:
-        return self._let(job, "uhold", held=False)
-
-    def release(self, job: JobRecord) -> bool:
-        return self._let(job, "release", held=True)
-
-    def _let(self, job: JobRecord, command: str, *, held: bool) -> bool:
         """`uhold`: as its owner might, who can take it back where we do not get to it."""
         with contextlib.suppress(NotFound):
-            now = self._told(job.id)
-            check_same_run(now, job)
-            if now.state.job_class is JobClass.WAITING and (now.reason_code == "JobHeldUser") == held:
-                self._ask_privileged("scontrol", (command, now.id), now.id)
-            return self._told(job.id).state.job_class is JobClass.WAITING
+            done = self._let(job, "uhold", starts_by_itself)
+            return done and self._told(job.id).state.job_class is JobClass.WAITING
         return False
+
+    def release(self, job: JobRecord) -> bool:
+        with contextlib.suppress(NotFound):
+            return self._let(job, "release", lambda reason_code: reason_code == "JobHeldUser")
+        return False
+
+    def _let(self, job: JobRecord, command: str, may: Callable[[str], bool]) -> bool:
+        """Whether it was done, which it is to a job that waits for a reason of those. Raises `NotFound`."""
+        now = self._told(job.id)
+        check_same_run(now, job)
+        if now.state.job_class is not JobClass.WAITING or not may(now.reason_code):
+            return False
+        self._ask_privileged("scontrol", (command, now.id), now.id)
+        return True
 
     def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
         if names is not None and not [checked_node(name) for name in names]:

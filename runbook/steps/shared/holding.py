@@ -13,6 +13,7 @@ from runbook.model.incident import Incident, Policy
 from runbook.model.job import JobRecord
 from runbook.model.units import JobId, UserName
 from runbook.slurm.ownership import check_same_run
+from runbook.slurm.states import starts_by_itself
 from runbook.steps.shared.base import IncidentFolder, StepContext, with_notes
 
 
@@ -24,10 +25,14 @@ class _Mark:
 
 
 def hold(context: StepContext, job: JobRecord, incident: Incident) -> Incident:
-    """The incident with a note of it. Not under the policy that touches nothing, and none that somebody else holds."""
-    ours = _mark(context.ports.folder, incident, job.id) == _of(job)
-    if incident.policy is Policy.PLAN or (job.reason_code.startswith("JobHeld") and not ours):
+    """The incident with a note of it. Not under the policy that touches nothing, and only one that would start by
+    itself: what somebody else holds, or Slurm after a failed launch, stays theirs."""
+    done = f"Job {job.id} waited to start again as it was, and is held while this is worked on."
+    if incident.policy is Policy.PLAN:
         return incident
+    if not starts_by_itself(job.reason_code):
+        ours = _mark(context.ports.folder, incident, job.id) == _of(job)
+        return with_notes(incident, done) if ours else incident
     _write(context, job.id, _of(job))
     try:
         held = context.ports.scheduler.hold(job)
@@ -40,7 +45,7 @@ def hold(context: StepContext, job: JobRecord, incident: Incident) -> Incident:
     if not held:
         _write(context, job.id, None)
         return incident
-    return with_notes(incident, f"Job {job.id} waited to start again as it was, and is held while this is worked on.")
+    return with_notes(incident, done)
 
 
 def give_back(context: StepContext) -> Incident:
