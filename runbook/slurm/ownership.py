@@ -151,15 +151,17 @@ def check_ours(incident: Incident, job: JobRecord) -> None:
         )
 
 
-def check_same_run(now: JobRecord, judged: JobRecord) -> None:
-    """Raises `NotAllowed` where the controller's record of a number is no longer the run that was judged."""
+def check_same_run(now: JobRecord, judged: JobRecord, deed: str = "cancelled") -> None:
+    """Raises `NotAllowed` where the controller's record of a number is no longer the run that was judged. A run that
+    waits has no start yet: which one it is, the count of restarts says."""
     if not same_owner(now, judged.uid, judged.owner):
         raise NotAllowed(
-            f"job {judged.id} is not cancelled: its owner changed from {judged.owner} to {now.owner or now.uid}",
+            f"job {judged.id} is not {deed}: its owner changed from {judged.owner} to {now.owner or now.uid}",
             next_step="look at the job, then `runbook resume`",
         )
-    if judged.start_time_s is not None and (now.restarts, now.start_time_s) != (judged.restarts, judged.start_time_s):
+    started_anew = judged.start_time_s is not None and now.start_time_s != judged.start_time_s
+    if now.restarts != judged.restarts or started_anew:
         raise NotAllowed(
-            f"job {judged.id} was restarted since its error was read, so it is not cancelled",
+            f"job {judged.id} was restarted since its error was read, so it is not {deed}",
             next_step="look at it; `runbook resume` reads its log anew",
         )

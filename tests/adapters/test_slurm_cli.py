@@ -398,6 +398,18 @@ def test_a_job_is_held_that_would_start_by_itself_and_released_where_it_is_held_
     assert desk.asked("scontrol") == commands
 
 
+def test_of_a_later_run_that_waits_nothing_is_held_released_or_cancelled(desk: Desk) -> None:
+    """Case: one that waits has no start by which its run was known."""
+    desk.waits("4711", "JobHeldUser", restarts=1)
+    job = desk.slurm.job(JobId("4711"))
+    desk.waits("4711", "JobHeldUser", restarts=2)
+    deeds = {"held": desk.slurm.hold, "released": desk.slurm.release, "cancelled": desk.slurm.cancel}
+    for words, deed in deeds.items():
+        with pytest.raises(NotAllowed, match=f"restarted since its error was read, so it is not {words}"):
+            deed(job)
+    assert desk.asked("scontrol") == desk.asked("scancel") == []
+
+
 def test_a_record_read_before_accounting_knew_the_job_is_completed_or_refused(desk: Desk, tmp_path: Path) -> None:
     desk.print_recorded("squeue", "squeue_failed.txt")
     desk.answer("sacct", f'case "$*" in *helpformat*) cat {RECORDED}/sacct_helpformat.txt;; esac')

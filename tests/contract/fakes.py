@@ -192,7 +192,7 @@ class FakeScheduler:
     def _let(self, job: JobRecord, act: str, may: Callable[[str], bool], reason: str) -> bool:
         if job.id not in self.jobs or self.job(job.id).state.job_class is not JobClass.WAITING:
             return False
-        check_same_run(self.job(job.id), job)
+        check_same_run(self.job(job.id), job, "held" if act == "hold" else "released")
         found = self.jobs[job.id]
         if not may(found.record.reason_code):
             return False

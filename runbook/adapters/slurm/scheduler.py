@@ -380,19 +380,19 @@ class SlurmCli:
     def hold(self, job: JobRecord) -> bool:
         """`uhold`: as its owner might, who can take it back where we do not get to it."""
         with contextlib.suppress(NotFound):
-            done = self._let(job, "uhold", starts_by_itself)
+            done = self._let(job, "uhold", "held", starts_by_itself)
             return done and self._told(job.id).state.job_class is JobClass.WAITING
         return False
 
     def release(self, job: JobRecord) -> bool:
         with contextlib.suppress(NotFound):
-            return self._let(job, "release", lambda reason_code: reason_code == "JobHeldUser")
+            return self._let(job, "release", "released", lambda reason_code: reason_code == "JobHeldUser")
         return False
 
-    def _let(self, job: JobRecord, command: str, may: Callable[[str], bool]) -> bool:
+    def _let(self, job: JobRecord, command: str, deed: str, may: Callable[[str], bool]) -> bool:
         """Whether it was done, which it is to a job that waits for a reason of those. Raises `NotFound`."""
         now = self._told(job.id)
-        check_same_run(now, job)
+        check_same_run(now, job, deed)
         if now.state.job_class is not JobClass.WAITING or not may(now.reason_code):
             return False
         self._ask_privileged("scontrol", (command, now.id), now.id)

@@ -58,7 +58,7 @@ def give_back(context: StepContext) -> Incident:
         try:
             now = context.ports.scheduler.job(job)
             held = replace(now, restarts=mark.restarts, uid=mark.uid, owner=mark.owner, start_time_s=None)
-            check_same_run(now, held)
+            check_same_run(now, held, "released")
             released = context.ports.scheduler.release(held)
         except Unavailable:
             raise
@@ -67,8 +67,8 @@ def give_back(context: StepContext) -> Incident:
         except RunbookError as error:
             if isinstance(error, NotAllowed):
                 _write(context, job, None)
-            command = f"`scontrol release {job}`"
-            incident = with_notes(incident, f"Job {job} is still held: {error.what}. {command} lets it start again.")
+            lets_go = f"`scontrol release {job}` lets it start again"
+            incident = with_notes(incident, f"Job {job} may still be held: {error.what}. {lets_go}.")
             continue
         _write(context, job, None)
         if released:
