@@ -378,25 +378,20 @@ class SlurmCli:
             raise error
 
     def hold(self, job: JobRecord) -> bool:
-        """`uhold`: as its owner might, who can take it back where we do not get to it."""
-        with contextlib.suppress(NotFound):
-            done = self._let(job, "uhold", "held", starts_by_itself)
-            return done and self._told(job.id).state.job_class is JobClass.WAITING
-        return False
+        return self._let(job, "uhold", "held", starts_by_itself)
 
     def release(self, job: JobRecord) -> bool:
-        with contextlib.suppress(NotFound):
-            return self._let(job, "release", "released", lambda reason_code: reason_code == "JobHeldUser")
-        return False
+        return self._let(job, "release", "released", lambda reason_code: reason_code == "JobHeldUser")
 
     def _let(self, job: JobRecord, command: str, deed: str, may: Callable[[str], bool]) -> bool:
-        """Whether it was done, which it is to a job that waits for a reason of those. Raises `NotFound`."""
-        now = self._told(job.id)
-        check_same_run(now, job, deed)
-        if now.state.job_class is not JobClass.WAITING or not may(now.reason_code):
-            return False
-        self._ask_privileged("scontrol", (command, now.id), now.id)
-        return True
+        """Whether it was done. `uhold`: as its owner might, who can take it back where we do not get to it."""
+        with contextlib.suppress(NotFound):
+            now = self._told(job.id)
+            check_same_run(now, job, deed)
+            if now.state.job_class is JobClass.WAITING and may(now.reason_code):
+                self._ask_privileged("scontrol", (command, now.id), now.id)
+                return deed == "released" or self._told(job.id).state.job_class is JobClass.WAITING
+        return False
 
     def nodes(self, names: Sequence[NodeName] | None = None) -> tuple[NodeState, ...]:
         if names is not None and not [checked_node(name) for name in names]:
@@ -463,11 +458,10 @@ class SlurmCli:
 
     def _from_controller(self, job: JobId) -> JobRecord | None:
         separator = new_separator()
-        try:
+        with contextlib.suppress(NotFound):
             text = self._commands.ask("squeue", controller.job_arguments(checked_job(job), separator))
-        except NotFound:
-            return None
-        return choose_record(controller.read_jobs(text, separator), job)
+            return choose_record(controller.read_jobs(text, separator), job)
+        return None
 
     def _from_accounting(self, job: JobId) -> JobRecord | None:
         known = self._known_columns()
