@@ -74,7 +74,8 @@ def run(context: StepContext) -> StepResult:
         )
     outcome, summary = _judge(story, job)
     if outcome is Outcome.NO_ERROR_FOUND and job.steps_to_come:
-        if _watched_s(context, incident) < _STEPS_TOLD_WITHIN_S:
+        # By the time of day, as it is stored: one that was set back meanwhile prolongs nothing.
+        if abs(_watched_s(context, incident)) < _STEPS_TOLD_WITHIN_S:
             return StepResult(Outcome.WAITING, incident, f"{summary}; accounting has yet to tell of its steps", 2.0)
         problems.append(
             f"accounting did not tell of the steps of job {job.id} within {_STEPS_TOLD_WITHIN_S:.0f} s: files that "

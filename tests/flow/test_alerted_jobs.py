@@ -258,12 +258,17 @@ def test_a_job_that_died_before_accounting_knew_its_steps_is_read_once_their_log
     assert found.incident.failure is not None and found.incident.failure.job.steps == steps
 
 
-def test_accounting_that_never_tells_of_the_steps_holds_nobody_up_for_long() -> None:
+@pytest.mark.parametrize("set_s", [0.0, -7200.0])
+def test_accounting_that_never_tells_of_the_steps_holds_nobody_up_for_long(set_s: float) -> None:
+    """Case: a clock that was set back by hours made it wait for as long."""
     scene = scene_of("epilog", 0.0, end="srun: error: gpu-21: task 3: Exited with exit code 1\n")
     known = scene.scheduler.jobs[scene.incident.root_job]
     known.life, known.record = ends("FAILED", 1, after_s=7200), replace(known.record, source="squeue")
     scene.incident = replace(scene.incident, failure=Failure(scene.scheduler.job(scene.incident.root_job)))
+    ended = scene.scheduler.job(scene.incident.root_job)
+    known.life, known.record = (), ended
     assert read_error.run(scene.context()).outcome == "waiting"
+    scene.clock.set(set_s)
     scene.clock.sleep(61)
     found = read_error.run(scene.context())
     assert found.outcome == "no_error_found"
