@@ -21,7 +21,7 @@ from runbook.model.incident import NOBODY, Act, BoxVisit, Incident, IncidentStat
 from runbook.model.units import IncidentId
 from runbook.ports import Clock
 from runbook.steps.shared.base import Proposal, StepContext, StepResult, read_only_ports
-from runbook.steps.shared.holding import to_let_go
+from runbook.steps.shared.holding import still_held
 
 _Result = TypeVar("_Result")
 
@@ -278,9 +278,11 @@ class Walk:
 
     def _to_let_go(self, incident: Incident) -> tuple[str, ...]:
         try:
-            return to_let_go(self._context(incident).ports.folder, incident)
+            held = still_held(self._context(incident).ports.folder, incident)
         except RunbookError:  # what stopped it, most likely
             return ()
+        is_held = "is held for this incident, and released at its end"
+        return tuple(f"Job {job} {is_held}: `scontrol release {job}` lets it start again as it was." for job in held)
 
     def _context(self, incident: Incident) -> StepContext:
         return self.context_of(incident, lambda text: self.watcher.line(incident.id, text))

@@ -76,14 +76,9 @@ def give_back(context: StepContext) -> Incident:
     return incident
 
 
-def to_let_go(folder: IncidentFolder, incident: Incident) -> tuple[str, ...]:
-    """For a person, of an incident that stops before its report: which jobs it has left held."""
-    held = [job for job in _jobs(incident) if _mark(folder, incident, job) is not None]
-    return tuple(
-        f"Job {job} is held for this incident, and released at its end: `scontrol release {job}` lets it start again "
-        "as it was."
-        for job in held
-    )
+def still_held(folder: IncidentFolder, incident: Incident) -> tuple[JobId, ...]:
+    """Jobs that an incident has left held, where it stops before its report."""
+    return tuple(job for job in _jobs(incident) if _mark(folder, incident, job) is not None)
 
 
 def _jobs(incident: Incident) -> tuple[JobId, ...]:
