@@ -192,8 +192,8 @@ def _beside(tools: Path, settings: Mapping[str, str]) -> None:
     for name in ("README.md", "CHANGELOG.md", "SECURITY.md"):
         _copy(REPOSITORY / name, documents / name)
     _copy(REPOSITORY / "LICENSE", documents / "copyright")
-    for path in sorted((REPOSITORY / "docs").iterdir()):
-        _copy(path, documents / "docs" / path.name)
+    for path in sorted(path for path in (REPOSITORY / "docs").rglob("*") if path.is_file()):
+        _copy(path, documents / path.relative_to(REPOSITORY))
     for part in ("ansible", "slurm", "systemd"):
         _copy(REPOSITORY / "deploy" / part / "README.md", documents / "deploy" / part / "README.md")
     for name in ("licences.txt", "sbom.cdx.json"):

@@ -18,7 +18,7 @@ from runbook.model.sentences.of_logs import Say
 from runbook.model.units import Unknown, UserName, name_within, sentence
 from runbook.report.vocabulary.sentences import in_words
 from runbook.steps.shared.base import StepContext, StepResult, with_notes
-from runbook.steps.shared.job_logs import after_mark, silent_s
+from runbook.steps.shared.job_logs import STEPS_TOLD_WITHIN_S, after_mark, silent_s
 from runbook.steps.shared.ranks import RanksSeen, see_ranks
 
 KEPT_LOG_BYTES = 64 << 20
@@ -31,7 +31,6 @@ _STEPS_WAITED = 3.0
 """A step with an evaluation or a checkpoint in it takes longer than the others."""
 _LONGEST_WAIT_S = 3600.0
 _LOOK_AGAIN_S = 30.0
-_STEPS_TOLD_WITHIN_S = 60.0
 
 
 class Outcome(StrEnum):
@@ -75,10 +74,10 @@ def run(context: StepContext) -> StepResult:
     outcome, summary = _judge(story, job)
     if outcome is Outcome.NO_ERROR_FOUND and job.steps_to_come:
         # By the time of day, as it is stored: one that was set back meanwhile prolongs nothing.
-        if abs(_watched_s(context, incident)) < _STEPS_TOLD_WITHIN_S:
+        if abs(_watched_s(context, incident)) < STEPS_TOLD_WITHIN_S:
             return StepResult(Outcome.WAITING, incident, f"{summary}; accounting has yet to tell of its steps", 2.0)
         problems.append(
-            f"accounting did not tell of the steps of job {job.id} within {_STEPS_TOLD_WITHIN_S:.0f} s: files that "
+            f"accounting did not tell of the steps of job {job.id} within {STEPS_TOLD_WITHIN_S:.0f} s: files that "
             "srun's --output names were not read"
         )
     failed = outcome in (Outcome.MEMORY_ERROR, Outcome.GPU_FAULT)

@@ -25,6 +25,7 @@ from runbook.steps.find_checkpoint import list_checkpoints
 from runbook.steps.read_error import read_story
 from runbook.steps.shared.base import StepContext, StepResult, with_last_attempt, with_notes
 from runbook.steps.shared.foresight import figures_of
+from runbook.steps.shared.job_logs import STEPS_TOLD_WITHIN_S
 from runbook.steps.shared.template_reading import submitted_files
 
 
@@ -218,6 +219,13 @@ def run(context: StepContext) -> StepResult:
         verdict = Verdict(passed=False, why=why, progress=story.progress)
         incident = with_last_attempt(incident, replace(attempt, verdict=verdict))
         return StepResult(Outcome.FAILED_AGAIN, replace(incident, failure=Failure(job=job)), why)
+    if job.steps_to_come and job.end_time_s is not None and (
+        abs(context.ports.clock.now() - job.end_time_s) < STEPS_TOLD_WITHIN_S
+    ):
+        # What its tasks wrote to files of srun's `--output` is read once accounting names these.
+        return StepResult(
+            Outcome.WAITING, incident, f"job {job.id} ended; accounting has yet to tell of its steps", 2.0
+        )
     if job.state.job_class in (JobClass.STOPPED, JobClass.SUCCEEDED) and "REQUEUED" not in job.state.flags:
         return _not_proven(context, attempt, f"job {job.id} ended as {job.state.name} before it was past the failure")
     if job.state.job_class is JobClass.WAITING:

@@ -22,6 +22,7 @@ from runbook.model.template import TemplateFile
 from runbook.model.units import IncidentId, JobId, Unknown
 from runbook.node.catalogues import load_node_documents
 from runbook.remedy import load_levers, load_restarters
+from runbook.slurm.states import job_state
 from runbook.steps import cancel_job, find_checkpoint, patch, verify
 from runbook.steps.shared.base import Playbook, Ports, StepContext
 from tests.contract.fakes import FakeClock, FakeFiles, FakeScheduler
@@ -224,3 +225,16 @@ def test_what_is_proven_says_where_it_went_on() -> None:
     looked = verify.run(scene.context())
     assert looked.outcome == "passed", looked.summary
     assert "goes on from step 40" in looked.summary and "wrote a checkpoint at step 70" in looked.summary
+
+
+def test_a_relaunch_that_ended_is_judged_once_accounting_told_where_its_tasks_wrote() -> None:
+    """Case: a job that wrote to files of srun's --output ended well within seconds, and was called not proven."""
+    scene = Scene(VERL)
+    record = scene.relaunched(AT_40, "nothing yet\n")
+    known = scene.scheduler.jobs[record.id]
+    now_s = scene.clock.now()
+    ended = replace(record, state=job_state("COMPLETED"), end_time_s=now_s, source="squeue", steps=())
+    known.life, known.record = (), ended
+    assert verify.run(scene.context()).outcome == "waiting"
+    scene.clock.sleep(61)
+    assert verify.run(scene.context()).outcome == "not_proven"

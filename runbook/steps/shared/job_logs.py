@@ -20,6 +20,8 @@ from runbook.ports import Files
 from runbook.steps.shared.base import StepContext
 
 _TAIL_BYTES = 4096
+STEPS_TOLD_WITHIN_S = 60.0
+"""How long Slurm's accounting is waited for to tell where the tasks of an ended job's steps wrote."""
 
 
 def take_marks(context: StepContext, paths: tuple[str, ...], owner: UserName) -> tuple[LogMark, ...]:
