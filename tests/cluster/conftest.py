@@ -149,8 +149,10 @@ def prepared(name: str, *more_policy: str) -> Iterator[Cluster]:
     (state / "spool").mkdir()
     subprocess.run(("sh", str(REPOSITORY / "examples" / "copy-to.sh"), str(home)), check=True)
     shutil.chown(home, "sb-alice", "sb-alice")
+    written_s = time.time() - 60  # of Slurm's moments only whole seconds are told, and some jobs start within one
     for path in home.rglob("*"):
         shutil.chown(path, "sb-alice", "sb-alice")
+        os.utime(path, (written_s, written_s))
     inventory = state / "inventory.yaml"
     more = "".join(f"  {line}\n" for line in more_policy)
     inventory.write_text(INVENTORY.format(name=name, root=ROOT, state=state, more_policy=more), encoding="utf-8")
