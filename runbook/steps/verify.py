@@ -219,9 +219,8 @@ def run(context: StepContext) -> StepResult:
         verdict = Verdict(passed=False, why=why, progress=story.progress)
         incident = with_last_attempt(incident, replace(attempt, verdict=verdict))
         return StepResult(Outcome.FAILED_AGAIN, replace(incident, failure=Failure(job=job)), why)
-    if job.steps_to_come and job.end_time_s is not None and (
-        abs(context.ports.clock.now() - job.end_time_s) < STEPS_TOLD_WITHIN_S
-    ):
+    unread = job.steps_to_come or (story.progress.last_step is None and job.state.job_class is JobClass.SUCCEEDED)
+    if unread and job.end_time_s is not None and abs(context.ports.clock.now() - job.end_time_s) < STEPS_TOLD_WITHIN_S:
         # What its tasks wrote to files of srun's `--output` is read once accounting names these.
         return StepResult(
             Outcome.WAITING, incident, f"job {job.id} ended; accounting has yet to tell of its steps", 2.0

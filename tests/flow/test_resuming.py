@@ -233,7 +233,7 @@ def test_a_relaunch_that_ended_is_judged_once_accounting_told_where_its_tasks_wr
     record = scene.relaunched(AT_40, "nothing yet\n")
     known = scene.scheduler.jobs[record.id]
     now_s = scene.clock.now()
-    ended = replace(record, state=job_state("COMPLETED"), end_time_s=now_s, source="squeue", steps=())
+    ended = replace(record, state=job_state("COMPLETED"), end_time_s=now_s, source="squeue+sacct")
     known.life, known.record = (), ended
     assert verify.run(scene.context()).outcome == "waiting"
     scene.clock.sleep(61)
