@@ -82,6 +82,11 @@ class Place:
         path.write_text(self.text(name, body, *more), encoding="utf-8")
         return path
 
+    def folder(self, name: str) -> None:
+        """Where jobs write: Slurm makes none, and an idle cluster starts a job at once."""
+        (self.cluster.jobs / name).mkdir(exist_ok=True)
+        shutil.chown(self.cluster.jobs / name, "sb-alice", "sb-alice")
+
     def sbatch(self, *words: str | Path, text: str | None = None, cwd: Path | None = None) -> str:
         return self.as_owner("sbatch", "--parsable", *map(str, words), text=text, cwd=cwd).partition(";")[0]
 
@@ -218,6 +223,7 @@ def test_standard_input(place: Place) -> None:
 @submitted
 def _array(place: Place) -> str:
     body = f"if [ $SLURM_ARRAY_TASK_ID = 5 ]; then exit 0; fi\nsrun --label {train('array-$SLURM_ARRAY_TASK_ID')}"
+    place.folder("tasks")
     return place.sbatch("--array=3,5", place.script("array", body, "-o tasks/%A_%a.out")) + "_3"
 
 
@@ -277,8 +283,7 @@ def test_requeues_itself_and_ends_well(place: Place) -> None:
 
 @submitted
 def _patterns(place: Place) -> str:
-    (place.cluster.jobs / "tasks").mkdir(exist_ok=True)
-    shutil.chown(place.cluster.jobs / "tasks", "sb-alice", "sb-alice")
+    place.folder("tasks")
     return place.sbatch(place.script("patterns", f"srun {train('patterns')}", "-o tasks/%x_%A_%a_%N_%u_%t_%4j.log"))
 
 
