@@ -47,6 +47,7 @@ _EVENT_S = 10.0
 _LEAST_S = 10.0
 """For an incident, where hardly any time is left."""
 _STILL_S = 2.0
+_ENDS_S = 30.0
 """A job with a failure in its log that has not ended by then hangs."""
 _FAILED = b"OutOfMemoryError"
 
@@ -267,6 +268,12 @@ class _Run:
         time.sleep(_STILL_S)
         return self.app.scheduler.job(job)
 
+    def _until_ended(self, job: JobId) -> None:
+        """For a while: what a job still writes would be in the way of removing its folder."""
+        until_s = time.monotonic() + _ENDS_S
+        while not self.app.scheduler.job(job).state.job_class.ended and time.monotonic() < until_s:
+            time.sleep(_POLL_S)
+
     def _event(self, job: JobId, wait_s: float) -> str:
         """The file that the epilog left, or left and the daemon took; "" where none came."""
         pattern = f"{self.site.inventory.cluster}-{job}-*.event"
@@ -362,6 +369,7 @@ class _Run:
                 record = self.app.scheduler.job(job)
                 if not record.state.job_class.ended:
                     self.app.scheduler.cancel(record)
+                    self._until_ended(job)
             except RunbookError as error:
                 problems.append(f"job {job}: {error.what}")
             if not self.watched:
