@@ -101,21 +101,9 @@ def down() -> None:
         identity.remove_host_names()
         ssh.remove_run_folder()
         if ROOT.exists() and MARKER.exists():
-            remove_root()
+            shutil.rmtree(ROOT)
         shutil.rmtree(RUN, ignore_errors=True)
         LOCK.unlink(missing_ok=True)
-
-
-def remove_root() -> None:
-    """Remove the sandbox's folder; of one that is a mount of its machine, what is in it."""
-    if not ROOT.is_mount():
-        shutil.rmtree(ROOT)
-        return
-    for entry in ROOT.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
 
 
 def status() -> bool:

@@ -1,10 +1,9 @@
 """A machine of its own for the sandbox, of another Debian release and so with another Slurm: `sandbox --slurm VERSION`.
 
-The release lies in a folder, made once by mmdebstrap; where this machine itself has that Slurm, it is this machine's
-own root, with whatever is written kept in memory. The other machine's processes see that as their root, and have
-network, mounts, process numbers, host name and control groups of their own, so that several clusters run side by side.
-In there the sandbox is what it is outside; this repository, and the Python of its virtual environment, lie where they
-lie on the machine itself.
+The release lies in a folder, made once by mmdebstrap. Its processes see that folder as their root, and have network,
+mounts, process numbers, host name and control groups of their own, so that clusters of several versions run side by
+side. In there the sandbox is what it is outside; this repository, and the Python of its virtual environment, lie where
+they lie on the machine itself.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.packages import install
-from cluster.settings import PACKAGES, ROOT
+from cluster.settings import PACKAGES
 from cluster.system import SandboxError, attempt, phase, wait_until
 
 #: Debian's releases by the Slurm that they have (sid moves on: what it had when it was made is what counts).
@@ -74,19 +73,9 @@ def inside(version: str, *argv: str) -> tuple[str, ...]:
     return ("nsenter", f"--target={pid_of(version)}", *spaces, "--wd", "--", *there)
 
 
-def is_this_machines(version: str) -> bool:
-    """Whether this machine's own Debian has that Slurm installed."""
-    status, found, _ = attempt(("dpkg-query", "-W", "-f", "${Version}", "slurmctld"))
-    return status == 0 and found.startswith(version + ".")
-
-
 def make_root(version: str) -> None:
-    """Make the release's folder, unless it is there or is not needed: some 650 MB, from the mirror of this machine's
-    own sources."""
+    """Make the release's folder, unless it is there: some 650 MB, from the mirror of this machine's own sources."""
     root = root_of(version)
-    if is_this_machines(version):
-        root.mkdir(parents=True, exist_ok=True)
-        return
     if (root / "etc" / "debian_version").exists():
         return
     install("mmdebstrap")
@@ -134,8 +123,7 @@ def boot(version: str) -> None:
         RUN.mkdir(mode=0o755, parents=True, exist_ok=True)
         output = RUN / f"{version}.out"
         spaces = ("--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--propagation=private")
-        set_up = (OWN_ROOT if is_this_machines(version) else MADE_ROOT) + SET_UP
-        script = ("sh", "-c", set_up, mark(version), str(root_of(version)), *bound())
+        script = ("sh", "-c", SET_UP, mark(version), str(root_of(version)), *bound())
         with output.open("wb") as stream:
             outer = subprocess.Popen(
                 ("unshare", *spaces, *script), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
@@ -170,29 +158,15 @@ def bound() -> tuple[str, ...]:
     return tuple(str(path) for path in found)
 
 
-MADE_ROOT = r"""
-set -e
-root=$1
-shift
-mount --bind "$root" "$root"
-"""
-OWN_ROOT = rf"""
-set -e
-root=$1/root
-mount -t tmpfs -o mode=755 tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$root"
-mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$root"
-shift
-mkdir -p "$root{ROOT}"
-mount -t tmpfs -o mode=755 tmpfs "$root{ROOT}"
-"""
-
-
 # $0 is the host name, $1 the root, what follows is bound. A node is entered by its mounts, and would be out of a
 # chroot: so the root is changed for the whole namespace. The first process is a shell that always waits for a child,
 # and so for every process that nobody else waits for: zombies of slurmstepd would look like living steps.
 SET_UP = r"""
+set -e
+root=$1
+shift
 hostname "$0"
+mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"
 mount --rbind /dev "$root/dev"
