@@ -17,8 +17,8 @@ from runbook.adapters.driver.lease import DriverLease
 from runbook.adapters.store.archive import PRUNED, ROWS, Manifest, give_modes, unpack, write_archive
 from runbook.adapters.store.workflow_database import dbos_config
 from runbook.adapters.store.workflow_rows import dump_rows, holds_workflows, load_rows, make_tables
-from runbook.adapters.whole_file import private_file, private_folder, process_lock, sync_folder, whole_file
-from runbook.cli.prune import check_owner
+from runbook.adapters.whole_file import private_file, private_folder, sync_folder, whole_file
+from runbook.cli.prune import PRUNING, check_owner
 from runbook.cli.say import echo
 from runbook.cli.wiring import UNFINISHED_RESTORE, Application, application
 from runbook.errors import BadInput, NotAllowed, NotFound, RunbookError, Unavailable
@@ -40,7 +40,7 @@ def backup(file: Path, inventory: str | None) -> int:
     manifest = Manifest(app.clock.now(), __version__, app.inventory.cluster)
     # Nothing is removed meanwhile. All else goes on: what the engine has recorded is read first, so that everything it
     # tells of is in the incidents' folders; what those have beyond it is done again, by looking for it first.
-    with process_lock(app.state / "locks", "prune", _PRUNE_WAIT_S), _scratch(app.state) as scratch:
+    with app.alone("prune", _PRUNE_WAIT_S, PRUNING), _scratch(app.state) as scratch:
         count = dump_rows(app.inventory.database_url, _prefix(app), scratch / ROWS)
         # What decides whether an act is repeated is in PostgreSQL; the file beside it is a copy that may be missing.
         kept = app.lease.kept_of(_prefix(app)) if app.inventory.database else {}

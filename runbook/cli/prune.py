@@ -22,7 +22,6 @@ from dbos import DBOSClient
 from runbook.adapters.driver.lease_tables import LEASE_S
 from runbook.adapters.store.keep import Going, Held, Remover, measure, plan
 from runbook.adapters.store.totals import Key, figures_of
-from runbook.adapters.whole_file import Locked, process_lock
 from runbook.cli.say import echo
 from runbook.cli.wiring import Application, application
 from runbook.errors import NotAllowed, NotFound, RunbookError, Unavailable
@@ -40,6 +39,7 @@ _CLOSED_FOR_S = 600.0
 """So long after an incident was closed what the workflow database holds of it goes."""
 _SHOWN = 10
 _LOCK_S = 5.0
+PRUNING = "another process is at it, the daemon or another `runbook prune`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class _Asked:
 def remove(app: Application, look: Look, most: int | None = None) -> Gone:
     """Remove what goes, `most` incidents of it, and what the workflow database still holds of incidents that were
     closed long ago. Raises `Unavailable`."""
-    with _alone(app):
+    with app.alone("prune", _LOCK_S, PRUNING):
         remover = Remover(app.store, lambda name: _figures(app, name))
         remover.finish()
         now = look.going if most is None else look.going[:most]
@@ -221,19 +221,6 @@ def remove(app: Application, look: Look, most: int | None = None) -> Gone:
 
 def _figures(app: Application, name: str) -> dict[Key, int]:
     return dict(figures_of(summarize(app.store.load(IncidentId(name)))))
-
-
-@contextlib.contextmanager
-def _alone(app: Application) -> Iterator[None]:
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(process_lock(app.state / "locks", "prune", _LOCK_S))
-        except Locked as error:
-            raise Unavailable(
-                "another process is at it, the daemon or another `runbook prune`", where=error.where,
-                next_step="try again when it is done",
-            ) from error
-        yield
 
 
 def forget_workflows(app: Application, most: int | None) -> int:

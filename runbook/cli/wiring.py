@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from runbook.adapters.delivery import Target
 from runbook.adapters.driver import DriverLock
 from runbook.adapters.offline import NoNodes
 from runbook.adapters.silent import FileSystems, must_answer
-from runbook.adapters.whole_file import private_file, private_folder
+from runbook.adapters.whole_file import Locked, private_file, private_folder, process_lock
 from runbook.config import Inventory, NotifyDocument, NotifyTargetDocument, load_inventory
 from runbook.errors import BadInput, Unavailable
 from runbook.locations import playbook_folder
@@ -157,6 +158,17 @@ class Application:
         owners = {row.id: UserName(row.owner) for row in self.read_model.rows() if row.closed_s is None}
         owner = owners.get(incident, UserName(""))
         return owner, [name for name, whose in owners.items() if whose == owner]
+
+    @contextmanager
+    def alone(self, name: str, wait_s: float, what: str) -> Iterator[None]:
+        """One process at a time does what `name` names. Raises `Unavailable` with `what` where another still does after
+        so long."""
+        with ExitStack() as held:
+            try:
+                held.enter_context(process_lock(self.state / "locks", name, wait_s))
+            except Locked as error:
+                raise Unavailable(what, where=error.where, next_step="try again when it is done") from error
+            yield
 
     @cached_property
     def read_model(self) -> ReadModel:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,6 @@ from runbook.adapters.identity import PrivilegeMode, identity_of, privilege_mode
 from runbook.adapters.offline import FilesScheduler, NoNodes
 from runbook.adapters.process import Command, run
 from runbook.adapters.store.records import packed
-from runbook.adapters.whole_file import Locked, process_lock
 from runbook.cli.incident import code_of
 from runbook.cli.incident.terminal import (
     QueueWatcher,
@@ -32,7 +29,7 @@ from runbook.locations import without_a_home
 from runbook.model.incident import Incident, Policy
 from runbook.model.remedy import Answers
 from runbook.model.template import SubmitContext, TemplateFile
-from runbook.model.units import IncidentId, JobId, UserName
+from runbook.model.units import JobId, UserName
 from runbook.template.text_files import language
 from runbook.triggers import Opening, Terms, incident_id, open_for
 
@@ -185,7 +182,7 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     view = View(sys.stderr)
     view.heading(f"runbook oom --log {logs[0]}{' …' if len(logs) > 1 else ''} · no cluster: plan only")
     app.check_room()
-    with _alone(app, incident.id):
+    with app.alone(f"look at {incident.id}", _OTHERS_WAIT_S, "another `runbook oom --log` is at the same files"):
         if app.store.exists(incident.id):
             # The same files again: a new look, under the same id.
             incident = replace(incident, run=app.store.load(incident.id).run + 1)
@@ -199,20 +196,6 @@ def from_files(logs: tuple[Path, ...], template: Path | None, output: Path | Non
     if said.as_json:
         say_json(document.decode("utf-8"), nl=False)
     return code_of(incident)
-
-
-@contextmanager
-def _alone(app: Application, incident: IncidentId) -> Iterator[None]:
-    """The same files have the same incident: one command at a time looks at them. Raises `Unavailable`."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(process_lock(app.state / "locks", f"look at {incident}", _OTHERS_WAIT_S))
-        except Locked as error:
-            raise Unavailable(
-                "another `runbook oom --log` is at the same files", where=error.where,
-                next_step="try again when it is done",
-            ) from error
-        yield
 
 
 def _walk(app: Application, incident: Incident, view: View, ledger: Ledger) -> Incident:
