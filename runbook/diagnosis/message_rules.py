@@ -11,6 +11,7 @@ from runbook.diagnosis.case import (
     ORDINARY_CONTEXT_BYTES,
     Case,
     Conclusion,
+    Figures,
     Vote,
     newest_minor,
     oldest_minor,
@@ -241,10 +242,7 @@ def exhausted(case: Case) -> Vote | None:
         return None
     error = figures.available_error_bytes + print_error(tried)
     detail, when = static_or_grown(case)
-    sum_of = Say.TRIED_AGAINST_AVAILABLE(
-        tried=size(tried), free=size(figures.free), unallocated_bytes=size(figures.unallocated_bytes),
-        available=size(available),
-    )
+    sum_of = _sum_of(figures)
     against = _rounded_requests(case)
     rest = figures.unexplained_bytes
     hidden = rest is not None and rest - ORDINARY_CONTEXT_BYTES >= (figures.short_bytes or 0)
@@ -332,6 +330,14 @@ def without_unallocated(case: Case) -> tuple[Vote, ...]:
     )
 
 
+def _sum_of(figures: Figures) -> Sentence:
+    """R-04, as the rules that follow it say it."""
+    return Say.TRIED_AGAINST_AVAILABLE(
+        tried=size(figures.tried), free=size(figures.free), unallocated_bytes=size(figures.unallocated_bytes),
+        available=size(figures.available_bytes),
+    )
+
+
 def _rounded_requests(case: Case) -> tuple[Sentence, ...]:
     """R-07."""
     if not case.allocator.rounds_up:
@@ -357,11 +363,7 @@ def fragmentation(case: Case) -> Vote | None:
     if figures.free is not None and figures.free >= tried - print_error(tried, figures.free):
         return None
     reserved = figures.reserved_bytes or 0
-    reasons = [
-        Say.ENOUGH_IN_SUM(
-            tried=size(tried), free=size(figures.free), unallocated=size(unallocated), available=size(available),
-        )
-    ]
+    reasons = [Say.ENOUGH_IN_SUM(sum_of=_sum_of(figures))]
     confidence, against = 0.55, _other_readings(case)
     ratio, share = unallocated / tried, unallocated / reserved if reserved else 0.0
     if available < tried + error:

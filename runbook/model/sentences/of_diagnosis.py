@@ -79,10 +79,7 @@ class Say(Wording):
         "share."
     )
     ENGINE_WANTS = "The engine wants {tried_bytes}, {free_bytes} of {capacity_bytes} are free."
-    ENOUGH_IN_SUM = (
-        "Tried {tried}; free {free} + reserved but unallocated {unallocated} = {available}: enough in sum, so "
-        "what is missing is a contiguous piece. Possible, not proven."
-    )
+    ENOUGH_IN_SUM = "{sum_of}: enough in sum, so what is missing is a contiguous piece. Possible, not proven."
     EVIDENCE_DOES_NOT_DECIDE = "The evidence does not decide."
     EXACT_FIGURES = "nvidia-smi or a memory snapshot, which print exact figures"
     EXCESS_BELOW_PRINT_ERROR = "The excess is below the print error of {error}; the free memory speaks for the limit."
