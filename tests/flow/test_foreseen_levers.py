@@ -125,49 +125,42 @@ def test_a_lever_that_cannot_suffice_is_passed_over_with_the_sum() -> None:
     assert "optimizer states" in text or "activations" in text
 
 
-def test_two_levers_go_together_where_none_suffices_alone() -> None:
-    """Whatever is foreseen: here, that only a micro-batch of 2 or less with recomputation fits."""
-    scene = Scene(job(8, more=""))
-    context = scene.context()
+def of_eight() -> LeverContext:
+    """A job with a micro-batch of 8 that ran out of memory, as the ladder sees it."""
+    context = Scene(job(8, more="")).context()
     failure, template = context.failure, context.template.told
     assert template is not None and failure.story is not None
-    levers = LeverContext(
+    return LeverContext(
         template, failure.story, replace(failure.job, gpus_per_node=8, num_nodes=2),
         Diagnosis(Hypothesis(Kind.TRUE_OOM, 0.95)),
     )
 
+
+def test_two_levers_go_together_where_none_suffices_alone() -> None:
+    """Whatever is foreseen: here, that only a micro-batch of 2 or less with recomputation fits."""
     def foresee(uses: Sequence[LeverUse]) -> Foreseen:
         new = {edit.parameter: edit.new for use in uses for edit in use.edits}
         small = int(new.get("micro_batch_size") or 8) <= 2
         return Foreseen(Fit.FITS if small and "recompute_granularity" in new else Fit.DOES_NOT_FIT, 80, 90)
 
-    told = propose(levers, foresee=foresee)
+    told = propose(of_eight(), foresee=foresee)
     assert isinstance(told, Plan)
     assert [use.lever for use in told.uses] == ["smaller_micro_batch", "selective_recompute"]
     assert {edit.parameter: edit.new for edit in told.edits} == {
         "micro_batch_size": "2", "recompute_granularity": "selective"
     }
-    assert told.ladder == propose_as_ever(levers).ladder
+    assert told.ladder == propose_as_ever(of_eight()).ladder
 
 
 def test_of_several_changes_the_one_is_made_that_costs_least() -> None:
     """Half of the batch would fit one time of three, a quarter nine of ten, recomputation always but slowly."""
-    scene = Scene(job(8, more=""))
-    context = scene.context()
-    failure, template = context.failure, context.template.told
-    assert template is not None and failure.story is not None
-    levers = LeverContext(
-        template, failure.story, replace(failure.job, gpus_per_node=8, num_nodes=2),
-        Diagnosis(Hypothesis(Kind.TRUE_OOM, 0.95)),
-    )
-
     def foresee(uses: Sequence[LeverUse]) -> Foreseen:
         new = {edit.parameter: edit.new for use in uses for edit in use.edits}
         micro = int(new.get("micro_batch_size") or 8)
         cost = 0.3 if "recompute_granularity" in new else {4: 0.1 + 0.66 * 0.4, 2: 0.2 + 0.1 * 0.4}.get(micro, 0.4)
         return Foreseen(Fit.CANNOT_SAY, 80, 70, chance=0.5, expected_cost=cost)
 
-    told = propose(levers, foresee=foresee)
+    told = propose(of_eight(), foresee=foresee)
     assert isinstance(told, Plan)
     assert {edit.parameter: edit.new for edit in told.edits} == {"micro_batch_size": "2"}
 
